@@ -1,0 +1,36 @@
+include(GoogleTest)
+
+# Highway compiles each kernel once a target and chooses at run time; these four span x86-64 machines.
+set(LINATTN_HWY_DISABLED "HWY_DISABLED_TARGETS=(HWY_SSSE3|HWY_SSE4|HWY_AVX3_DL)")
+
+# linattn_layer(NAME DEPS ...): the library of src/NAME, its sources found by glob, and the test program
+# NAME_test from the *_test.cc beside them.
+function(linattn_layer name)
+  cmake_parse_arguments(arg "" "" "DEPS" ${ARGN})
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS src/${name}/*.cc)
+  list(FILTER sources EXCLUDE REGEX "(_test|/main)\\.cc$")
+  add_library(${name} STATIC ${sources})
+  target_include_directories(${name} PUBLIC ${PROJECT_SOURCE_DIR}/src)
+  target_link_libraries(${name} PUBLIC ${arg_DEPS})
+  target_compile_definitions(${name} PUBLIC ${LINATTN_HWY_DISABLED} LINATTN_VERSION="${PROJECT_VERSION}")
+  set_target_properties(${name} PROPERTIES OUTPUT_NAME linattn_${name})
+  file(GLOB_RECURSE tests CONFIGURE_DEPENDS src/${name}/*_test.cc)
+  if(tests)
+    linattn_test(${name}_test SOURCES ${tests} DEPS ${name})
+  endif()
+endfunction()
+
+function(linattn_program name)
+  cmake_parse_arguments(arg "" "" "SOURCES;DEPS" ${ARGN})
+  add_executable(${name} ${arg_SOURCES})
+  target_link_libraries(${name} PRIVATE ${arg_DEPS})
+endfunction()
+
+function(linattn_test name)
+  cmake_parse_arguments(arg "" "" "SOURCES;DEPS" ${ARGN})
+  add_executable(${name} ${arg_SOURCES})
+  target_link_libraries(${name} PRIVATE ${arg_DEPS} GTest::gmock GTest::gtest_main)
+  target_compile_definitions(${name} PRIVATE LINATTN_TESTDATA="${PROJECT_SOURCE_DIR}/testdata"
+    LINATTN_BIN="${CMAKE_BINARY_DIR}/bin" LINATTN_SOURCE="${PROJECT_SOURCE_DIR}")
+  gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST PROPERTIES LABELS ${name} TIMEOUT 600)
+endfunction()
