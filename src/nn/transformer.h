@@ -1,0 +1,69 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "model/config.h"
+
+namespace at {
+class Tensor;
+}
+
+namespace linattn {
+
+// The model of model/config.h as a trainable LibTorch module: causal decoder or bidirectional
+// encoder. Its parameters have the names, shapes and order of Parameters(config).
+//
+// Initial weights: projections and MLP normal(0, 0.02), those that write into the residual stream
+// (o_proj, down_proj) divided by sqrt(2 L), as in GPT-2; embeddings and positions normal(0, 0.02);
+// biases 0; norms 1, 0; head normal(0, 0.02) and a bias of 0 (categorical), or, for the mixture
+// head, means spread evenly over
+// [-1, 1] and each component about one spacing wide, so that an untrained model knows a little less
+// than nothing.
+class Transformer {
+ public:
+  // Draws weights from torch's default generator (torch::manual_seed). Throws Error as CheckConfig
+  // does.
+  explicit Transformer(const ModelConfig& config);
+  ~Transformer();
+  Transformer(Transformer&&) noexcept;
+  Transformer& operator=(Transformer&&) noexcept;
+
+  const ModelConfig& config() const;
+
+  // tokens [B,T] int64, T <= max_len: what the model reads, so for training the start token
+  // followed by symbols 0..T-2. mask: null, or [B,T] bool, nonzero where there is a token (padding
+  // on either side or within). Returns [B,T,outputs], float32 (float64 after ToFloat64); rows that
+  // are masked out hold nothing of use.
+  at::Tensor Forward(const at::Tensor& tokens, const at::Tensor* mask = nullptr);
+
+  void SetTraining(bool on);  // dropout is active; a new model is in training mode
+  // Activations and products in bfloat16, with float32 weights, norms, residual stream, states and
+  // outputs.
+  void SetAutocast(bool on);
+  void ToFloat64();  // for gradient checks
+
+  // Leaf tensors that require gradients, in file order; they share memory with the model.
+  std::vector<std::pair<std::string, at::Tensor>> NamedParameters() const;
+
+  // Where the first NaN or infinity of a forward pass (in evaluation mode, without gradients)
+  // arises: the name of a parameter ("layers.2.mlp.up_proj.weight"), else of the first layer whose
+  // output holds one
+  // ("layers.2.mlp"), else "".
+  std::string FirstNonFinite(const at::Tensor& tokens, const at::Tensor* mask = nullptr);
+
+  // Weights as the model file keeps them: name and row-major float32 data, in file order. Import
+  // throws Error if a name or a size is not the model's, before anything is changed.
+  using Weights = std::vector<std::pair<std::string, std::vector<float>>>;
+  Weights Export() const;
+  void Import(const Weights& weights);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace linattn
