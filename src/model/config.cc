@@ -1,0 +1,234 @@
+#include "model/config.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "base/error.h"
+
+namespace linattn {
+namespace {
+
+using Json = nlohmann::json;
+
+// One place that knows every field's key: what is written, what is read and what is refused follow
+// from it.
+template <class Config, class Visit>
+void VisitFields(Config& c, Visit&& visit) {
+  visit("task", c.task);
+  visit("height", c.height);
+  visit("width", c.width);
+  visit("channels", c.channels);
+  visit("vocab", c.vocab);
+  visit("classes", c.classes);
+  visit("max_len", c.max_len);
+  visit("dim", c.dim);
+  visit("heads", c.heads);
+  visit("value_heads", c.value_heads);
+  visit("head_dim", c.head_dim);
+  visit("value_dim", c.value_dim);
+  visit("mlp_dim", c.mlp_dim);
+  visit("mixers", c.mixers);
+  visit("causal", c.causal);
+  visit("feature_map", c.feature_map);
+  visit("attn_eps", c.attn_eps);
+  visit("pre_norm", c.pre_norm);
+  visit("norm_eps", c.norm_eps);
+  visit("activation", c.activation);
+  visit("dropout", c.dropout);
+  visit("position", c.position);
+  visit("head", c.head);
+  visit("mixtures", c.mixtures);
+  visit("tied", c.tied);
+}
+
+bool HasType(const Json& json, const std::string&) { return json.is_string(); }
+bool HasType(const Json& json, bool) { return json.is_boolean(); }
+bool HasType(const Json& json, double) { return json.is_number(); }
+bool HasType(const Json& json, int64_t) {
+  return json.is_number_integer() &&
+         (!json.is_number_unsigned() || json.get<uint64_t>() <= uint64_t{INT64_MAX});
+}
+bool HasType(const Json& json, const std::vector<std::string>&) {
+  if (!json.is_array()) return false;
+  for (const Json& item : json) {
+    if (!item.is_string()) return false;
+  }
+  return true;
+}
+
+const char* TypeName(const std::string&) { return "a string"; }
+const char* TypeName(bool) { return "true or false"; }
+const char* TypeName(double) { return "a number"; }
+const char* TypeName(int64_t) { return "an integer"; }
+const char* TypeName(const std::vector<std::string>&) { return "a list of strings"; }
+
+// `json`, short enough for a message; invalid UTF-8 is replaced.
+std::string Show(const Json& json) {
+  std::string text = json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return text.size() <= 60 ? text : text.substr(0, 57) + "...";
+}
+
+void CheckRange(const char* field, int64_t value, int64_t low, int64_t high) {
+  Check(low <= value && value <= high, "config", "{} must be from {} to {}, but is {}", field, low,
+        high, value);
+}
+
+void CheckChoice(const char* field, const std::string& value,
+                 std::initializer_list<const char*> known) {
+  for (const char* name : known) {
+    if (value == name) return;
+  }
+  Fail("config", "{} must be one of {}, but is '{}'", field, fmt::join(known, ", "), value);
+}
+
+// Far above any real model, and low enough that no product of two sizes overflows.
+constexpr int64_t kMaxSize = int64_t{1} << 24;
+
+void CheckTask(const ModelConfig& c) {
+  CheckChoice("task", c.task, {"images", "text"});
+  CheckChoice("position", c.position, {"image", "learned", "none"});
+  CheckChoice("head", c.head, {"logistic_mixture", "categorical"});
+  CheckRange("max_len", c.max_len, 1, int64_t{1} << 31);
+  if (c.task == "text") {
+    Check(c.position != "image", "config", "position must be learned or none for text, but is '{}'",
+          c.position);
+    Check(c.head == "categorical", "config", "head must be categorical for text, but is '{}'",
+          c.head);
+    return;
+  }
+  CheckRange("height", c.height, 1, 1 << 14);
+  CheckRange("width", c.width, 1, 1 << 14);
+  Check(c.channels == 1 || c.channels == 3, "config", "channels must be 1 or 3, but is {}",
+        c.channels);
+  Check(c.max_len == c.height * c.width * c.channels, "config",
+        "max_len must be height * width * channels = {} for images, but is {}",
+        c.height * c.width * c.channels, c.max_len);
+  Check(c.vocab == 256, "config", "vocab must be 256 (8-bit sub-pixels) for images, but is {}",
+        c.vocab);
+}
+
+// [out, in] weight and [out] bias of a projection.
+void AddProjection(std::vector<ParameterSpec>& list, const std::string& name, int64_t out,
+                   int64_t in) {
+  list.push_back({name + ".weight", {out, in}});
+  list.push_back({name + ".bias", {out}});
+}
+
+void AddNorm(std::vector<ParameterSpec>& list, const std::string& name, int64_t dim) {
+  list.push_back({name + ".weight", {dim}});
+  list.push_back({name + ".bias", {dim}});
+}
+
+void AddLayer(std::vector<ParameterSpec>& list, const ModelConfig& c, int64_t layer) {
+  const std::string prefix = fmt::format("layers.{}.", layer);
+  AddNorm(list, prefix + "attn_norm", c.dim);
+  AddNorm(list, prefix + "mlp_norm", c.dim);
+  AddProjection(list, prefix + "attn.q_proj", c.heads * c.head_dim, c.dim);
+  AddProjection(list, prefix + "attn.k_proj", c.heads * c.head_dim, c.dim);
+  AddProjection(list, prefix + "attn.v_proj", c.value_heads * c.value_dim, c.dim);
+  AddProjection(list, prefix + "attn.o_proj", c.dim, c.value_heads * c.value_dim);
+  AddProjection(list, prefix + "mlp.up_proj", c.mlp_dim, c.dim);
+  AddProjection(list, prefix + "mlp.down_proj", c.dim, c.mlp_dim);
+}
+
+}  // namespace
+
+void CheckConfig(const ModelConfig& c) {
+  CheckTask(c);
+  CheckRange("vocab", c.vocab, 2, kMaxSize);
+  CheckRange("classes", c.classes, 0, kMaxSize);
+  CheckRange("dim", c.dim, 1, kMaxSize);
+  CheckRange("heads", c.heads, 1, 1 << 12);
+  CheckRange("value_heads", c.value_heads, 1, 1 << 12);
+  Check(c.value_heads % c.heads == 0, "config",
+        "value_heads must be a multiple of heads = {}, but is {}", c.heads, c.value_heads);
+  CheckRange("head_dim", c.head_dim, 1, 1 << 12);
+  CheckRange("value_dim", c.value_dim, 1, 1 << 12);
+  CheckRange("mlp_dim", c.mlp_dim, 1, kMaxSize);
+  CheckRange("mixers: the number of layers", c.layers(), 1, 4096);
+  for (const std::string& mixer : c.mixers) {
+    Check(!mixer.empty(), "config", "mixers must be names, but one is empty");
+  }
+  Check(!c.feature_map.empty(), "config", "feature_map must be a name, but is empty");
+  Check(c.attn_eps >= 0 && c.attn_eps < 1, "config", "attn_eps must be in [0,1), but is {}",
+        c.attn_eps);
+  Check(c.norm_eps > 0 && c.norm_eps < 1, "config", "norm_eps must be in (0,1), but is {}",
+        c.norm_eps);
+  Check(c.dropout >= 0 && c.dropout < 1, "config", "dropout must be in [0,1), but is {}",
+        c.dropout);
+  CheckChoice("activation", c.activation, {"gelu", "relu"});
+  CheckRange("mixtures", c.mixtures, 1, 1024);
+  Check(!c.tied || c.head == "categorical", "config",
+        "tied must be false unless head is categorical, but head is '{}'", c.head);
+}
+
+Json ToJson(const ModelConfig& config) {
+  Json json = Json::object();
+  VisitFields(config, [&](const char* key, const auto& value) { json[key] = value; });
+  return json;
+}
+
+ModelConfig ConfigFromJson(const Json& json) {
+  Check(json.is_object(), "config", "config must be a JSON object, but is {}", Show(json));
+  ModelConfig config;
+  size_t known = 0;
+  VisitFields(config, [&](const char* key, auto& value) {
+    const auto found = json.find(key);
+    if (found == json.end()) return;
+    ++known;
+    Check(HasType(*found, value), "config", "{} must be {}, but is {}", key, TypeName(value),
+          Show(*found));
+    found->get_to(value);
+  });
+  if (known != json.size()) {
+    const Json all = ToJson(config);
+    for (const auto& [key, value] : json.items()) {
+      Check(all.contains(key), "config", "every key must be a known one, but '{}' is not",
+            Show(key));
+    }
+  }
+  CheckConfig(config);
+  return config;
+}
+
+ModelConfig NamedConfig(const std::string& name, const std::string& mixer) {
+  ModelConfig c;
+  int64_t layers = 0;
+  if (name == "mnist") {
+    c.height = c.width = 28, c.channels = 1, layers = 8;
+  } else if (name == "cifar10") {
+    c.height = c.width = 32, c.channels = 3, layers = 16;
+  } else if (name == "fashion-small") {
+    c.height = c.width = 28, c.channels = 1, layers = 6;
+    c.classes = 10, c.dim = 128, c.heads = c.value_heads = 4, c.mlp_dim = 512;
+  } else {
+    Fail("config", "the model must be one of mnist, cifar10, fashion-small, but is '{}'", name);
+  }
+  c.max_len = c.height * c.width * c.channels;
+  c.mixers.assign(layers, mixer);
+  CheckConfig(c);
+  return c;
+}
+
+std::vector<ParameterSpec> Parameters(const ModelConfig& c) {
+  std::vector<ParameterSpec> list;
+  list.push_back({"embed.weight", {c.vocab + std::max<int64_t>(1, c.classes), c.dim}});
+  if (c.position == "image") {
+    list.push_back({"position.row.weight", {c.height, c.dim}});
+    list.push_back({"position.column.weight", {c.width, c.dim}});
+    list.push_back({"position.channel.weight", {c.channels, c.dim}});
+  } else if (c.position == "learned") {
+    list.push_back({"position.weight", {c.max_len, c.dim}});
+  }
+  for (int64_t i = 0; i < c.layers(); ++i) AddLayer(list, c, i);
+  AddNorm(list, "norm", c.dim);
+  if (!c.tied) list.push_back({"head.weight", {c.outputs(), c.dim}});
+  list.push_back({"head.bias", {c.outputs()}});
+  return list;
+}
+
+}  // namespace linattn
