@@ -24,6 +24,7 @@ struct MixerOptions {
   double scale = 0;                   // on q (after phi); 0 means the mixer's default (linear: 1, others K^-1/2)
   double eps = 1e-6;                  // added to the normaliser of normalised state mixers
   const FeatureMap* feature_map = nullptr;  // null: the mixer's default (linear: elu+1)
+  int64_t window = 0;                 // softmax, causal: a query sees only its last `window` keys; 0 = all
 };
 
 // Which tokens belong together; at most one of lengths, mask, boundaries for each side. A masked token is the
