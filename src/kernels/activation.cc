@@ -1,0 +1,101 @@
+#include "kernels/activation.h"
+
+#include <algorithm>
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/activation.cc"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+HWY_BEFORE_NAMESPACE();
+namespace linattn {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// Calls body(tag, i) for every vector of n floats, then for each float that is left.
+template <class Body>
+HWY_INLINE void ForEachVector(int64_t n, const Body& body) {
+  const hn::ScalableTag<float> wide;
+  const hn::CappedTag<float, 1> one;
+  const int64_t N = static_cast<int64_t>(hn::Lanes(wide));
+  int64_t i = 0;
+  for (; i + N <= n; i += N) body(wide, i);
+  for (; i < n; ++i) body(one, i);
+}
+
+// Phi(x) = 1/2 + x P(x^2) / Q(x^2) on |x| <= 5.6; beyond, Phi is 0 or 1 to float precision. A
+// rational minimax fit (reweighted least squares in float64) whose own error is 1e-8; float32
+// rounding adds the rest.
+constexpr float kP[] = {0.39894222155732295f,    0.0343760599077388f,    0.00470725662898357f,
+                        0.00017385029824023508f, 6.356532613304072e-06f, 2.2145370743890145e-08f};
+constexpr float kQ[] = {1.0f,
+                        0.2528337167624076f,
+                        0.028940061071181813f,
+                        0.001912975607500716f,
+                        7.510180719682918e-05f,
+                        1.1802137580065525e-06f};
+constexpr float kRange = 5.6f;
+
+void GeluBlock(const float* x, int64_t n, float* y) {
+  ForEachVector(n, [&](auto d, int64_t i) HWY_ATTR {
+    const auto v = hn::LoadU(d, x + i);
+    const auto c = hn::Clamp(v, hn::Set(d, -kRange), hn::Set(d, kRange));
+    const auto z = hn::Mul(c, c);
+    auto p = hn::Set(d, kP[5]);
+    auto q = hn::Set(d, kQ[5]);
+    for (int k = 4; k >= 0; --k) {
+      p = hn::MulAdd(p, z, hn::Set(d, kP[k]));
+      q = hn::MulAdd(q, z, hn::Set(d, kQ[k]));
+    }
+    const auto phi = hn::MulAdd(c, hn::Div(p, q), hn::Set(d, 0.5f));
+    hn::StoreU(hn::Mul(v, phi), d, y + i);  // NaN * anything is NaN, whatever Clamp made of it
+  });
+}
+
+void ReluBlock(const float* x, int64_t n, float* y) {
+  ForEachVector(n, [&](auto d, int64_t i) HWY_ATTR {
+    const auto v = hn::LoadU(d, x + i);
+    hn::StoreU(hn::IfThenZeroElse(hn::Lt(v, hn::Zero(d)), v), d, y + i);  // Max would drop NaN
+  });
+}
+
+void AddToBlock(const float* x, int64_t n, float* y) {
+  ForEachVector(n, [&](auto d, int64_t i) HWY_ATTR {
+    hn::StoreU(hn::Add(hn::LoadU(d, y + i), hn::LoadU(d, x + i)), d, y + i);
+  });
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace linattn
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace linattn {
+namespace {
+
+HWY_EXPORT(GeluBlock);
+HWY_EXPORT(ReluBlock);
+HWY_EXPORT(AddToBlock);
+
+constexpr int64_t kBlock = 1 << 13;  // floats a thread takes at a time: 32 KB
+
+template <class Run>
+void InBlocks(const Run& run, const float* x, int64_t n, float* y) {
+#pragma omp parallel for if (n > 2 * kBlock)
+  for (int64_t i = 0; i < n; i += kBlock) run(x + i, std::min(kBlock, n - i), y + i);
+}
+
+}  // namespace
+
+void Gelu(const float* x, int64_t n, float* y) {
+  InBlocks(&HWY_DYNAMIC_DISPATCH(GeluBlock), x, n, y);
+}
+void Relu(const float* x, int64_t n, float* y) {
+  InBlocks(&HWY_DYNAMIC_DISPATCH(ReluBlock), x, n, y);
+}
+void AddTo(const float* x, int64_t n, float* y) {
+  InBlocks(&HWY_DYNAMIC_DISPATCH(AddToBlock), x, n, y);
+}
+
+}  // namespace linattn
+#endif  // HWY_ONCE
