@@ -13,8 +13,7 @@ namespace {
 
 // Runs `body` once on every SIMD target that this machine and binary have.
 void OnEveryTarget(const std::function<void()>& body) {
-  for (int64_t left = hwy::SupportedAndGeneratedTargets(); left != 0; left &= left - 1) {
-    const int64_t target = left & -left;
+  for (const int64_t target : hwy::SupportedAndGeneratedTargets()) {
     SCOPED_TRACE(hwy::TargetName(target));
     hwy::SetSupportedTargetsForTest(target);
     body();
