@@ -1,0 +1,90 @@
+// The rows of one head, one a token, between an array of any float type and dense float32. Included
+// once a SIMD target, inside foreach_target's loop.
+#if defined(LINATTN_KERNELS_TOKEN_ROWS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef LINATTN_KERNELS_TOKEN_ROWS_INL_H_
+#undef LINATTN_KERNELS_TOKEN_ROWS_INL_H_
+#else
+#define LINATTN_KERNELS_TOKEN_ROWS_INL_H_
+#endif
+
+#include <hwy/highway.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "kernels/mixer.h"
+#include "kernels/vector-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace linattn {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// Row i is array(tokens.row, tokens[i], head, :), with array [B,T,heads,C].
+struct TokenRows {
+  const Array& array;
+  const TokenList& tokens;
+  int64_t head;
+};
+
+HWY_INLINE void WidenRow(const BF16* HWY_RESTRICT x, int64_t n, float* HWY_RESTRICT y) {
+  const FloatTag d;
+  const hn::Rebind<uint16_t, FloatTag> half;
+  const hn::RebindToUnsigned<FloatTag> bits;
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    const auto wide = hn::PromoteTo(bits, hn::LoadU(half, &x[i].bits));
+    hn::StoreU(hn::BitCast(d, hn::ShiftLeft<16>(wide)), d, y + i);
+  }
+  for (; i < n; ++i) y[i] = ToFloat(x[i]);
+}
+
+HWY_INLINE void WidenRow(const F16* HWY_RESTRICT x, int64_t n, float* HWY_RESTRICT y) {
+  const FloatTag d;
+  const hn::Rebind<hwy::float16_t, FloatTag> half;
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    const auto* from = reinterpret_cast<const hwy::float16_t*>(x + i);
+    hn::StoreU(hn::PromoteTo(d, hn::LoadU(half, from)), d, y + i);
+  }
+  for (; i < n; ++i) y[i] = ToFloat(x[i]);
+}
+
+// Rows [begin, begin + n) -> y [n,C].
+inline void LoadRows(const TokenRows& rows, int64_t begin, int64_t n, float* y) {
+  const auto& [array, tokens, head] = rows;
+  const int64_t C = array.shape[3];
+  for (int64_t i = begin; i < begin + n; ++i, y += C) {
+    if (array.dtype == DType::kBF16) {
+      WidenRow(array.At<BF16>(tokens.row, tokens[i], head), C, y);
+    } else if (array.dtype == DType::kF16) {
+      WidenRow(array.At<F16>(tokens.row, tokens[i], head), C, y);
+    } else {
+      std::copy_n(array.At<float>(tokens.row, tokens[i], head), C, y);
+    }
+  }
+}
+
+// Rows [begin, begin + n) <- x [n,C]; nothing if the array is absent.
+inline void StoreRows(const TokenRows& rows, int64_t begin, int64_t n, const float* x) {
+  const auto& [array, tokens, head] = rows;
+  if (!array.present()) return;
+  const int64_t C = array.shape[3];
+  for (int64_t i = begin; i < begin + n; ++i, x += C) {
+    if (array.dtype == DType::kBF16) {
+      std::transform(x, x + C, array.At<BF16>(tokens.row, tokens[i], head),
+                     [](float value) { return ToBF16(value); });
+    } else if (array.dtype == DType::kF16) {
+      std::transform(x, x + C, array.At<F16>(tokens.row, tokens[i], head),
+                     [](float value) { return ToF16(value); });
+    } else {
+      std::copy_n(x, C, array.At<float>(tokens.row, tokens[i], head));
+    }
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace linattn
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target include guard
