@@ -23,6 +23,7 @@ struct MixerOptions {
   bool cross = false;                 // keys come from another sequence: S is free, not causal
   double scale = 0;                   // on q (after phi); 0 means the mixer's default (linear: 1, others K^-1/2)
   double eps = 1e-6;                  // added to the normaliser of normalised state mixers
+  bool normalise = true;              // false: a normalised state mixer leaves the division out, and z as it is
   const FeatureMap* feature_map = nullptr;  // null: the mixer's default (linear: elu+1)
   int64_t window = 0;                 // softmax, causal: a query sees only its last `window` keys; 0 = all
 };
@@ -123,6 +124,10 @@ const Mixer& MixerByName(std::string_view name);  // throws Error that lists the
 // Validates shapes, dtypes, strides and segments against `mixer`; returns the sizes. Throws Error, e.g.
 // "[linear] v must be [B,S,HV,V] with B=2, S=16, but has shape [2,15,4,32]".
 MixerDims CheckInputs(const Mixer& mixer, const MixerInputs& in);
+// The same for what is written: present arrays have their shape and a dtype of the inputs' kind.
+void CheckOutputs(const Mixer& mixer, const MixerDims& dims, const MixerOutputs& out);
+void CheckGradients(const Mixer& mixer, const MixerInputs& in, const MixerGradients& grad);
+void CheckStep(const Mixer& mixer, const StepInputs& in);
 
 // The tokens of one sequence: t = begin + i, or index[i], for i < length, of batch row `row`.
 struct TokenList {
