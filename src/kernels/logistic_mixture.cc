@@ -14,6 +14,7 @@
 // After foreach_target.
 #include "hwy/contrib/math/math-inl.h"
 #include "hwy/highway.h"
+#include "kernels/logistic_bin-inl.h"
 
 #ifndef LINATTN_LOGISTIC_MIXTURE_ONCE
 #define LINATTN_LOGISTIC_MIXTURE_ONCE
@@ -41,13 +42,12 @@ struct MixtureJob {
 HWY_BEFORE_NAMESPACE();
 namespace linattn::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
-using D = hn::ScalableTag<float>;
-using Vec = hn::Vec<D>;
 
 // Positions lie along the lanes: a block is [columns, N], the transpose of N rows.
 
 // Lanes from `count` on repeat the last row.
-void LoadBlock(const MixtureJob& job, int64_t first, int64_t count, int64_t lanes, float* block) {
+static void LoadBlock(const MixtureJob& job, int64_t first, int64_t count, int64_t lanes,
+                      float* block) {
   const int64_t columns = job.columns();
   for (int64_t lane = 0; lane < lanes; ++lane) {
     const int64_t row = first + std::min(lane, count - 1);
@@ -61,8 +61,8 @@ void LoadBlock(const MixtureJob& job, int64_t first, int64_t count, int64_t lane
   }
 }
 
-void StoreBlock(const MixtureJob& job, int64_t first, int64_t count, int64_t lanes,
-                const float* block) {
+static void StoreBlock(const MixtureJob& job, int64_t first, int64_t count, int64_t lanes,
+                       const float* block) {
   const int64_t columns = job.columns();
   for (int64_t lane = 0; lane < count; ++lane) {
     if (job.d_params.dtype == DType::kF32) {
@@ -73,61 +73,6 @@ void StoreBlock(const MixtureJob& job, int64_t first, int64_t count, int64_t lan
       for (int64_t j = 0; j < columns; ++j) to[j] = ToBF16(block[j * lanes + lane]);
     }
   }
-}
-
-struct BinTerm {
-  Vec log_p, d_mean, d_scale;  // log P_ci, its derivatives by mu_ci and r_ci
-};
-
-// sigma(z) given e = exp(-|z|).
-HWY_INLINE Vec Sigmoid(Vec z, Vec e) {
-  const D d;
-  const Vec one = hn::Set(d, 1.0f);
-  return hn::Div(hn::IfThenElse(hn::Lt(z, hn::Zero(d)), e, one), hn::Add(one, e));
-}
-
-// One log serves every branch: log P = log(mass) - linear, where 1e-5 < mass <= 1.
-HWY_INLINE BinTerm EvaluateBin(Vec x, Vec mean, Vec raw_scale) {
-  const D d;
-  const Vec zero = hn::Zero(d), one = hn::Set(d, 1.0f);
-  const auto leftmost = hn::Eq(x, hn::Set(d, -1.0f)), rightmost = hn::Eq(x, one);
-  const auto edge = hn::Or(leftmost, rightmost);
-  const auto clamped = hn::Lt(raw_scale, hn::Set(d, -7.0f));
-  const Vec s = hn::IfThenElse(clamped, hn::Set(d, -7.0f), raw_scale);
-  const Vec inv = hn::Exp(d, hn::Neg(s));
-  const Vec u = hn::Mul(hn::Sub(x, mean), inv);
-  const Vec half = hn::Mul(inv, hn::Set(d, 1.0f / 255.0f));  // d of the definition
-  const Vec a = hn::Add(u, half), b = hn::Sub(u, half);
-  const Vec exp_a = hn::Exp(d, hn::Neg(hn::Abs(a))), exp_b = hn::Exp(d, hn::Neg(hn::Abs(b)));
-  const Vec exp_u = hn::Exp(d, hn::Neg(hn::Abs(u)));
-  const Vec gap = hn::Neg(hn::Expm1(d, hn::Mul(hn::Set(d, -2.0f), half)));  // 1 - e^{-2d}
-
-  // sigma(a) - sigma(b) = gap sigma(a) sigma(-b); an edge bin lacks one of the two factors and the
-  // gap.
-  const Vec above = hn::IfThenElse(rightmost, one, hn::Add(one, exp_a));
-  const Vec below = hn::IfThenElse(leftmost, one, hn::Add(one, exp_b));
-  const Vec mass = hn::Div(hn::IfThenElse(edge, one, gap), hn::Mul(above, below));
-  const Vec linear = hn::Add(hn::IfThenZeroElse(rightmost, hn::Max(hn::Neg(a), zero)),
-                             hn::IfThenZeroElse(leftmost, hn::Max(b, zero)));
-  const Vec tail = hn::Mul(hn::IfThenElse(hn::Lt(a, zero), exp_a, one),
-                           hn::IfThenElse(hn::Gt(b, zero), exp_b, one));  // e^{-linear}
-  const auto thin = hn::AndNot(edge, hn::Le(hn::Mul(mass, tail), hn::Set(d, 1e-5f)));
-
-  const Vec one_u = hn::Add(one, exp_u);
-  const Vec log_mass = hn::Log(d, hn::IfThenElse(thin, hn::Div(one, hn::Mul(one_u, one_u)), mass));
-  const Vec thin_linear = hn::Add(hn::Add(hn::Abs(u), s), hn::Set(d, 4.8481163645f));  // log(127.5)
-
-  const Vec up = hn::IfThenZeroElse(rightmost, Sigmoid(hn::Neg(a), exp_a));  // d log sigma(a) / da
-  const Vec down = hn::IfThenZeroElse(leftmost, Sigmoid(b, exp_b));
-  const Vec d_u = hn::IfThenElse(thin, hn::NegMulAdd(hn::Set(d, 2.0f), Sigmoid(u, exp_u), one),
-                                 hn::Sub(up, down));
-  // d log(gap) / dd = 2 e^{-2d} / gap.
-  const Vec d_gap = hn::Div(hn::Mul(hn::Set(d, 2.0f), hn::Sub(one, gap)), gap);
-  const Vec d_half = hn::Add(hn::Add(up, down), hn::IfThenZeroElse(edge, d_gap));
-  const Vec d_log_inv = hn::MulAdd(u, d_u, hn::IfThenElse(thin, one, hn::Mul(half, d_half)));
-
-  return {hn::Sub(log_mass, hn::IfThenElse(thin, thin_linear, linear)), hn::Neg(hn::Mul(inv, d_u)),
-          hn::IfThenZeroElse(clamped, hn::Neg(d_log_inv))};
 }
 
 // mu_ci of component i, from the block's rows and the channels before c.
@@ -144,8 +89,8 @@ HWY_INLINE Vec Mean(const MixtureJob& job, const float* block, int64_t c, int64_
 
 // joint[i] = w_i + sum_c log P_ci. grad's rows of means and log-scales become the derivatives of
 // sum_c log P_ci, unless grad is null.
-void Components(const MixtureJob& job, const float* block, const Vec* x, float* joint,
-                float* grad) {
+static void Components(const MixtureJob& job, const float* block, const Vec* x, float* joint,
+                       float* grad) {
   const D d;
   const int64_t lanes = hn::Lanes(d), M = job.mixtures;
   for (int64_t i = 0; i < M; ++i) {
@@ -157,7 +102,7 @@ void Components(const MixtureJob& job, const float* block, const Vec* x, float* 
       total = hn::Add(total, bin.log_p);
       if (grad == nullptr) continue;
       hn::Store(bin.d_mean, d, grad + mean * lanes);
-      hn::Store(bin.d_scale, d, grad + scale * lanes);
+      hn::Store(bin.d_raw_scale, d, grad + scale * lanes);
     }
     hn::Store(total, d, joint + i * lanes);
   }
@@ -188,8 +133,8 @@ HWY_INLINE Vec Poison(const MixtureJob& job, const float* block) {
 }
 
 // From the derivatives of log P_ci to those of loglik, times d_loglik; fills every row of grad.
-void Gradient(const MixtureJob& job, const float* block, const Vec* x, const float* joint,
-              Vec joint_lse, Vec logit_lse, Vec d_loglik, float* grad) {
+static void Gradient(const MixtureJob& job, const float* block, const Vec* x, const float* joint,
+                     Vec joint_lse, Vec logit_lse, Vec d_loglik, float* grad) {
   const D d;
   const int64_t lanes = hn::Lanes(d), M = job.mixtures;
   const auto at = [&](int64_t column) { return grad + column * lanes; };

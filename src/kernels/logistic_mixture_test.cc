@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/random.h"
+#include "base/safetensors.h"
 #include "hwy/highway.h"
 #include "hwy/targets.h"
 
@@ -165,6 +166,41 @@ TEST(LogisticMixture, MatchesFloat64Reference) {
         }
   });
 }
+
+class GoldenLogisticMixture : public testing::TestWithParam<const char*> {};
+
+// Somebody else's definition, in double to 1e-10 and in float to the tolerances of its README.
+TEST_P(GoldenLogisticMixture, Matches) {
+  const auto file = SafetensorsFile::Open(std::string(LINATTN_TESTDATA "/golden/") + GetParam());
+  const std::vector<double> loglik = file.Doubles("loglik"), d_params = file.Doubles("dparams");
+  const std::vector<double> pixels = file.Doubles("pixels");
+  const int64_t P = loglik.size(), C = pixels.size() / P, columns = d_params.size() / P;
+  Case c{P,
+         columns / (C == 1 ? 3 : 10),
+         C,
+         file.Doubles("params"),
+         file.Doubles("dloglik"),
+         file.Floats("params"),
+         file.Floats("dloglik"),
+         {pixels.begin(), pixels.end()}};
+  const Expected e = Reference(c);
+  EXPECT_LT(MaxError(e.loglik, loglik), 1e-10);
+  EXPECT_LT(MaxError(e.d_params, d_params), 1e-10);
+  OnEveryTarget([&] {
+    std::vector<float> fast_loglik(P), fast_d_params(c.params.size());
+    LogisticMixtureBackward(c.Params32(), c.Pixels(), MakeArray(c.d_loglik32.data(), {P}),
+                            MakeArray(fast_d_params.data(), {P, columns}),
+                            MakeArray(fast_loglik.data(), {P}));
+    EXPECT_LT(MaxError(fast_loglik, loglik), kForwardTolerance);
+    EXPECT_LT(MaxError(fast_d_params, d_params), kBackwardTolerance);
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Files, GoldenLogisticMixture,
+                         testing::Values("logistic_mixture_m1_wide.safetensors",
+                                         "logistic_mixture_m3_clamped.safetensors",
+                                         "logistic_mixture_m5_narrow.safetensors",
+                                         "extra_logistic_mixture_1ch_m10.safetensors"));
 
 TEST(LogisticMixture, IsTheSameForAnyThreadCount) {
   Case c = RandomCase(1001, 10, 1, 3);
