@@ -167,6 +167,22 @@ TEST(LogisticMixture, MatchesFloat64Reference) {
   });
 }
 
+// Wide logistics, whose bins are so thin that 1 - e^{-2d} would cancel: here loglik is near -6, so
+// a bound on the absolute error is a sharp one.
+TEST(LogisticMixture, IsExactForWideLogistics) {
+  OnEveryTarget([] {
+    Case c = RandomCase(64, 1, 1, 4);
+    for (int64_t t = 0; t < c.P; ++t) {
+      c.params[3 * t + 2] = c.params32[3 * t + 2] = t % 2 == 0 ? 0 : 3;
+      c.pixels[t] = 100 + t;
+    }
+    const Expected e = Reference(c);
+    std::vector<float> loglik(c.P);
+    LogisticMixtureForward(c.Params32(), c.Pixels(), MakeArray(loglik.data(), {c.P}));
+    for (int64_t t = 0; t < c.P; ++t) EXPECT_NEAR(loglik[t], e.loglik[t], 2e-6) << t;
+  });
+}
+
 class GoldenLogisticMixture : public testing::TestWithParam<const char*> {};
 
 // Somebody else's definition, in double to 1e-10 and in float to the tolerances of its README.
