@@ -1,0 +1,115 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+
+#include "kernels/mixer.h"
+
+// What the blocked softmax of blocked_softmax-inl.h works on, and the rules that say which keys a
+// query sees.
+namespace linattn {
+
+constexpr int64_t kQueries = 64;  // in a block of queries
+constexpr int64_t kKeys = 64;     // in a block of keys
+constexpr int64_t kTileQueries =
+    4 * kQueries;  // forward: queries that share each block of keys while it is in cache
+
+// Hands out the parts of a scratch block, 64-byte aligned; over null it only counts.
+class Carver {
+ public:
+  explicit Carver(float* block) : block_(block) {}
+  float* Take(int64_t floats) {
+    float* part = block_ ? block_ + taken_ : nullptr;
+    taken_ += (floats + 15) / 16 * 16;
+    return part;
+  }
+  int64_t taken() const { return taken_; }
+
+ private:
+  float* block_;
+  int64_t taken_ = 0;
+};
+
+// Of a block of queries and a block of keys: how many of the pairs are seen.
+enum class Sees : uint8_t { kNone, kSome, kAll };
+
+// Query i sees the keys [i + first, i + end): everything, causal, or causal with a window.
+class BandRule {
+ public:
+  // T queries and S keys whose ends are aligned.
+  BandRule(const MixerOptions& options, int64_t T, int64_t S) {
+    if (!options.causal) return;
+    end_ = S - T + 1;
+    if (options.window > 0) first_ = end_ - options.window;
+  }
+
+  Sees Block(int64_t q0, int64_t q1, int64_t k0, int64_t k1) const {
+    const int64_t last = q1 - 1;
+    if (k0 >= last + end_ || k1 <= q0 + first_) return Sees::kNone;
+    return k1 <= q0 + end_ && k0 >= last + first_ ? Sees::kAll : Sees::kSome;
+  }
+
+  // scores [k1 - k0, kQueries]: -inf where the query does not see the key.
+  void Hide(int64_t q0, int64_t q1, int64_t k0, int64_t k1, float* scores) const {
+    constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
+    const int64_t n = q1 - q0;
+    for (int64_t s = k0; s < k1; ++s, scores += kQueries) {
+      const int64_t from = std::clamp<int64_t>(s - end_ + 1 - q0, 0, n);
+      const int64_t to = std::clamp<int64_t>(s - first_ + 1 - q0, from, n);
+      std::fill(scores, scores + from, kMinusInfinity);
+      std::fill(scores + to, scores + n, kMinusInfinity);
+    }
+  }
+
+ private:
+  static constexpr int64_t kFar = std::numeric_limits<int64_t>::max() / 4;
+  int64_t first_ = -kFar, end_ = kFar;
+};
+
+// A tile of queries on its way over the keys. Per block b of queries: q_T [K,kQueries] scaled; o_T
+// [V,kQueries], the sum so far of exp(score - max) v; max, sum [kQueries].
+struct ForwardState {
+  ForwardState(int64_t K, int64_t V, float* scratch) {
+    Carver carve(scratch);
+    q_T = carve.Take(kTileQueries * K), o_T = carve.Take(kTileQueries * V);
+    max = carve.Take(kTileQueries), sum = carve.Take(kTileQueries);
+    k = carve.Take(kKeys * K), v = carve.Take(kKeys * V);
+    scores = carve.Take(kKeys * kQueries);
+    rows = carve.Take(kQueries * std::max(K, V));
+    floats = carve.taken();
+  }
+  float *q_T, *o_T, *max, *sum, *k, *v, *scores, *rows;
+  int64_t floats;
+};
+
+// Of one group: d_q [heads,T,K] and delta [heads,T], then the blocks that meet. P and d_S
+// [keys,kQueries] are transposed, as scores are in forward.
+struct BackwardState {
+  BackwardState(int64_t heads, int64_t T, int64_t K, int64_t V, float* scratch) {
+    Carver carve(scratch);
+    d_q = carve.Take(heads * T * K), delta = carve.Take(heads * T);
+    q = carve.Take(kQueries * K), q_T = carve.Take(kQueries * K);
+    d_o = carve.Take(kQueries * V), d_o_T = carve.Take(kQueries * V);
+    shift = carve.Take(kQueries), mean = carve.Take(kQueries);
+    k = carve.Take(kKeys * K), d_k = carve.Take(kKeys * K);
+    v = carve.Take(kKeys * V), d_v = carve.Take(kKeys * V);
+    P = carve.Take(kKeys * kQueries), d_S = carve.Take(kKeys * kQueries);
+    floats = carve.taken();
+  }
+  float *d_q, *delta, *q, *q_T, *d_o, *d_o_T, *shift, *mean, *k, *d_k, *v, *d_v, *P, *d_S;
+  int64_t floats;
+};
+
+// The queries and keys of one sequence that meet in one key/value head, read by `heads` query heads
+// from `head` on.
+struct SoftmaxGroup {
+  const MixerInputs* in;
+  const MixerOutputs* out;
+  const MixerGradients* gradients;  // null in forward
+  TokenList queries, keys;
+  int64_t kv_head, head, heads, K, V;
+  float scale;
+};
+
+}  // namespace linattn
