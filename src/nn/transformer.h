@@ -17,12 +17,11 @@ namespace linattn {
 // The model of model/config.h as a trainable LibTorch module: causal decoder or bidirectional
 // encoder. Its parameters have the names, shapes and order of Parameters(config).
 //
-// Initial weights: projections and MLP normal(0, 0.02), those that write into the residual stream
-// (o_proj, down_proj) divided by sqrt(2 L), as in GPT-2; embeddings and positions normal(0, 0.02);
-// biases 0; norms 1, 0; head normal(0, 0.02) and a bias of 0 (categorical), or, for the mixture
-// head, means spread evenly over
-// [-1, 1] and each component about one spacing wide, so that an untrained model knows a little less
-// than nothing.
+// Initial weights: projections normal(0, 1/sqrt(3 in)), those that write into the residual stream
+// (o_proj, down_proj) divided by sqrt(2 L); embeddings, positions and head normal(0, min(0.02, 1/(4
+// sqrt(dim)))); biases 0; norms 1 and 0. So an untrained categorical model has a loss of ln(vocab).
+// The bias of the mixture head spreads the means over [-1,1] and makes each component half as wide
+// as their spacing, a nearly flat density: about 8 bits a sub-pixel.
 class Transformer {
  public:
   // Draws weights from torch's default generator (torch::manual_seed). Throws Error as CheckConfig

@@ -70,7 +70,8 @@ Outputs AllocateOutputs(const Call& call, const MixerDims& d, const Tensor& v) {
               .norm = at::empty({d.B, d.T, heads}, sums)};
   if (!state || !call.tensors.final_state) return out;
   out.ST = at::empty({d.N, d.HV, d.F, d.V}, sums);
-  if (call.mixer->normalised) out.zT = at::empty({d.N, d.HV, d.F}, sums);
+  if (call.mixer->normalised && call.tensors.options.normalise)
+    out.zT = at::empty({d.N, d.HV, d.F}, sums);
   return out;
 }
 

@@ -21,7 +21,8 @@ std::string SchemaOf(const Mixer& mixer) {
          "Tensor? z0=None, *, Tensor? lengths=None, Tensor? mask=None, Tensor? boundaries=None, "
          "Tensor? k_lengths=None, Tensor? k_mask=None, Tensor? k_boundaries=None, bool "
          "causal=True, "
-         "bool cross=False, float scale=0, float eps=1e-06, str feature_map='') "
+         "bool cross=False, float scale=0, float eps=1e-06, bool normalise=True, int window=0, "
+         "str feature_map='') "
          "-> (Tensor o, Tensor ST, Tensor zT)";
 }
 
@@ -39,6 +40,8 @@ void MixBoxed(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   in.options.cross = (value++)->toBool();
   in.options.scale = (value++)->toDouble();
   in.options.eps = (value++)->toDouble();
+  in.options.normalise = (value++)->toBool();
+  in.options.window = (value++)->toInt();
   if (const auto& map = value->toStringRef(); !map.empty())
     in.options.feature_map = &FeatureMapByName(map);
   const auto& qualified = op.schema().name();  // linattn::linear

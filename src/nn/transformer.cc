@@ -1,0 +1,137 @@
+#include "nn/transformer.h"
+
+#include <fmt/ranges.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "nn/modules.h"
+
+namespace linattn {
+
+using at::Tensor;
+
+struct Transformer::Impl {
+  explicit Impl(const ModelConfig& config) : model(config) {}
+  nn::Model model;
+  bool autocast = false;
+};
+
+namespace {
+
+constexpr const char* kWhere = "model";
+
+void CheckTokens(const ModelConfig& c, const Tensor& tokens, const Tensor* mask) {
+  Check(tokens.dim() == 2 && tokens.scalar_type() == at::kLong, kWhere,
+        "tokens must be [B,T] int64, but are {} with {} axes", c10::toString(tokens.scalar_type()),
+        tokens.dim());
+  Check(c.position == "none" || tokens.size(1) <= c.max_len, kWhere,
+        "sequences must have at most max_len = {} tokens, but have {}", c.max_len, tokens.size(1));
+  Check(mask == nullptr || mask->sizes() == tokens.sizes(), kWhere,
+        "mask must have the shape of the tokens, [{},{}], but has {} elements", tokens.size(0),
+        tokens.size(1), mask == nullptr ? 0 : mask->numel());
+  if (tokens.numel() == 0) return;
+  const int64_t rows = c.vocab + std::max<int64_t>(1, c.classes);
+  const auto least = tokens.min().item<int64_t>(), most = tokens.max().item<int64_t>();
+  Check(least >= 0 && most < rows, kWhere, "tokens must be in [0, {}), but one is {}", rows,
+        least < 0 ? least : most);
+}
+
+bool AllFinite(const Tensor& x) { return at::isfinite(x).all().item<bool>(); }
+
+std::string ShapeString(at::IntArrayRef shape) {
+  return fmt::format("[{}]", fmt::join(shape.begin(), shape.end(), ","));
+}
+
+// The model's parameters are those that the file format promises, in its order.
+void CheckParameters(const ModelConfig& config, const nn::Model& model) {
+  const auto specs = Parameters(config);
+  const auto parameters = model.named_parameters();
+  Check(specs.size() == parameters.size(), kWhere, "there must be {} parameters, but are {}",
+        specs.size(), parameters.size());
+  for (size_t i = 0; i < specs.size(); ++i) {
+    const auto& [name, tensor] = parameters[i].pair();
+    Check(name == specs[i].name && tensor.sizes() == at::IntArrayRef(specs[i].shape), kWhere,
+          "parameter {} must be {} {}, but is {} {}", i, specs[i].name, ShapeString(specs[i].shape),
+          name, ShapeString(tensor.sizes()));
+  }
+}
+
+}  // namespace
+
+Transformer::Transformer(const ModelConfig& config) {
+  CheckConfig(config);
+  impl_ = std::make_unique<Impl>(config);
+  CheckParameters(config, impl_->model);
+}
+Transformer::~Transformer() = default;
+Transformer::Transformer(Transformer&&) noexcept = default;
+Transformer& Transformer::operator=(Transformer&&) noexcept = default;
+
+const ModelConfig& Transformer::config() const { return impl_->model.config; }
+void Transformer::SetTraining(bool on) { impl_->model.train(on); }
+void Transformer::SetAutocast(bool on) { impl_->autocast = on; }
+void Transformer::ToFloat64() { impl_->model.to(at::kDouble); }
+
+Tensor Transformer::Forward(const Tensor& tokens, const Tensor* mask) {
+  CheckTokens(config(), tokens, mask);
+  nn::Pass pass{.mask = mask ? *mask : Tensor(), .autocast = impl_->autocast};
+  return impl_->model.Forward(tokens, pass);
+}
+
+std::vector<std::pair<std::string, Tensor>> Transformer::NamedParameters() const {
+  std::vector<std::pair<std::string, Tensor>> list;
+  for (const auto& item : impl_->model.named_parameters())
+    list.emplace_back(item.key(), item.value());
+  return list;
+}
+
+std::string Transformer::FirstNonFinite(const Tensor& tokens, const Tensor* mask) {
+  torch::NoGradGuard no_grad;
+  for (const auto& [name, tensor] : NamedParameters())
+    if (!AllFinite(tensor)) return name;
+  CheckTokens(config(), tokens, mask);
+  std::string first;
+  nn::Pass pass{.mask = mask ? *mask : Tensor(), .autocast = impl_->autocast};
+  pass.observe = [&](const std::string& layer, const Tensor& output) {
+    if (first.empty() && !AllFinite(output)) first = layer;
+  };
+  const bool training = impl_->model.is_training();
+  impl_->model.eval();
+  impl_->model.Forward(tokens, pass);
+  impl_->model.train(training);
+  return first;
+}
+
+Transformer::Weights Transformer::Export() const {
+  Weights weights;
+  for (const auto& [name, tensor] : NamedParameters()) {
+    const Tensor flat = tensor.detach().to(at::kFloat).contiguous().view(-1);
+    const float* data = flat.data_ptr<float>();
+    weights.emplace_back(name, std::vector<float>(data, data + flat.numel()));
+  }
+  return weights;
+}
+
+void Transformer::Import(const Weights& weights) {
+  torch::NoGradGuard no_grad;
+  auto parameters = NamedParameters();
+  Check(weights.size() == parameters.size(), kWhere, "there must be {} tensors, but are {}",
+        parameters.size(), weights.size());
+  for (size_t i = 0; i < weights.size(); ++i) {
+    const auto& [name, data] = weights[i];
+    Check(name == parameters[i].first, kWhere, "tensor {} must be '{}', but is '{}'", i,
+          parameters[i].first, name);
+    const int64_t size = parameters[i].second.numel();
+    Check(static_cast<int64_t>(data.size()) == size, kWhere,
+          "tensor '{}' must have {} numbers, but has {}", name, size, data.size());
+  }
+  for (size_t i = 0; i < weights.size(); ++i) {
+    auto& data = const_cast<std::vector<float>&>(weights[i].second);  // only read
+    parameters[i].second.copy_(
+        at::from_blob(data.data(), parameters[i].second.sizes(), at::kFloat));
+  }
+}
+
+}  // namespace linattn
