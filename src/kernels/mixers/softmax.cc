@@ -149,6 +149,7 @@ void RunForward(const std::vector<SoftmaxGroup>& groups, const MixerOutputs& out
 
 void Forward(const MixerInputs& in, const MixerOutputs& out, void* scratch) {
   const MixerDims dims = CheckInputs(k_softmax, in);
+  CheckOutputs(k_softmax, dims, out);
   const Sequences sequences = ResolveSegments(in, dims);
   const auto groups = MakeGroups(in, dims, sequences);
   ZeroTokens(out.o, sequences.masked_q);
@@ -164,6 +165,7 @@ void Forward(const MixerInputs& in, const MixerOutputs& out, void* scratch) {
 void Backward(const MixerInputs& in, const MixerOutputs& out, const MixerGradients& gradients,
               void* scratch) {
   const MixerDims dims = CheckInputs(k_softmax, in);
+  CheckGradients(k_softmax, in, gradients);
   const Sequences sequences = ResolveSegments(in, dims);
   auto groups = MakeGroups(in, dims, sequences);
   const std::vector<TokenList>& all_q =
@@ -205,28 +207,12 @@ void CheckRoom(int64_t length, int64_t tokens, int64_t capacity) {
         capacity);
 }
 
-void CheckStep(const StepInputs& in) {
+void CheckStepInputs(const StepInputs& in) {
+  CheckStep(k_softmax, in);
   CheckOptions(in.options);
   Check(in.options.causal && !in.options.cross, kWhere,
-        "step must be causal and not cross, but is not");
-  const auto check = [](const Array& a, std::string_view name, int64_t n, int64_t heads,
-                        int64_t channels) {
-    const bool fits =
-        a.rank == 3 && a.shape[0] == n && a.shape[1] == heads && a.shape[2] == channels;
-    Check(fits, kWhere, "{} of a step must be [{},{},{}], but has shape {}", name, n, heads,
-          channels, a.ShapeString());
-    Check(a.dtype == DType::kF32 && (channels <= 1 || a.stride[2] == 1), kWhere,
-          "{} of a step must be F32 with a contiguous last axis, but is {} with stride {}", name,
-          NameOf(a.dtype), a.stride[2]);
-  };
-  const int64_t n = in.q.shape[0], H = in.q.shape[1], HV = in.k.shape[1];
-  check(in.q, "q", n, H, in.q.shape[2]);
-  check(in.k, "k", n, HV, in.q.shape[2]);
-  check(in.v, "v", n, HV, in.v.shape[2]);
-  check(in.o, "o", n, H, in.v.shape[2]);
-  Check(HV > 0 && H % HV == 0, kWhere, "{} query heads must be a multiple of {} key/value heads", H,
-        HV);
-  for (int64_t i = 0; i < n; ++i) CheckRoom(in.length[i], 1, in.capacity);
+        "a step must be causal and not cross, but is not");
+  for (int64_t n = 0; n < in.q.shape[0]; ++n) CheckRoom(in.length[n], 1, in.capacity);
 }
 
 // Appends the token of sequence n to key/value head h, then attends with each query head that reads
@@ -247,7 +233,7 @@ void StepHead(const StepInputs& in, int64_t n, int64_t h) {
 }
 
 void Step(const StepInputs& in) {
-  CheckStep(in);
+  CheckStepInputs(in);
   const int64_t n = in.q.shape[0], HV = in.k.shape[1];
   int64_t tokens = 0;
   for (int64_t i = 0; i < n; ++i) tokens += in.length[i] + 1;
