@@ -12,6 +12,7 @@
 #include "kernels/gemm.h"
 #include "kernels/layer_norm.h"
 #include "model/model_file.h"
+#include "runtime/digest.h"
 
 namespace linattn {
 namespace {
@@ -25,22 +26,6 @@ int64_t SizeOf(const ParameterSpec& spec) {
   int64_t size = 1;
   for (const int64_t extent : spec.shape) size *= extent;
   return size;
-}
-
-// Tells models apart; does not withstand malice.
-uint64_t Digest(uint64_t h, const void* data, size_t bytes) {
-  const auto* p = static_cast<const unsigned char*>(data);
-  h ^= bytes + 1;
-  while (bytes > 0) {
-    uint64_t word = 0;
-    const size_t n = std::min<size_t>(8, bytes);
-    memcpy(&word, p, n);
-    h = (h ^ word) * 0xD6E8FEB86659FD93;
-    h ^= h >> 32;
-    p += n;
-    bytes -= n;
-  }
-  return h;
 }
 
 struct Norm {

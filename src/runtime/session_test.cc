@@ -1,0 +1,339 @@
+#include "runtime/session.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <omp.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <numeric>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/temporary_directory.h"
+#include "runtime/full_pass.h"
+#include "runtime/reference_model.h"
+#include "runtime/session_file.h"
+
+namespace linattn {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::string MessageOf(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "no error";
+}
+
+// Two layers, one of each mixer, of sizes that are no multiple of a vector.
+ModelConfig SmallConfig() {
+  ModelConfig c;
+  c.task = "text", c.position = "learned", c.head = "categorical";
+  c.vocab = 11, c.max_len = 70, c.dim = 20, c.heads = c.value_heads = 2;
+  c.head_dim = 5, c.value_dim = 6, c.mlp_dim = 28;
+  c.mixers = {"linear", "softmax"};
+  return c;
+}
+
+ModelConfig SmallImages() {
+  ModelConfig c = SmallConfig();
+  c.task = "images", c.position = "image", c.head = "logistic_mixture", c.vocab = 256;
+  c.height = 4, c.width = 5, c.channels = 3, c.max_len = 60, c.classes = 3, c.mixtures = 2;
+  return c;
+}
+
+std::vector<int32_t> Tokens(const ModelConfig& c, int64_t n, uint64_t stream) {
+  Random random(5, stream);
+  std::vector<int32_t> tokens = {static_cast<int32_t>(c.start_token(0))};
+  while (static_cast<int64_t>(tokens.size()) < n) {
+    tokens.push_back(static_cast<int32_t>(random.Below(c.vocab)));
+  }
+  return tokens;
+}
+
+std::vector<float> Copied(std::span<const float> x) { return {x.begin(), x.end()}; }
+
+// Within `bound` of the reference, relative to its largest element.
+void ExpectNear(std::span<const float> got, const reference::Vector& want, double bound) {
+  ASSERT_EQ(got.size(), want.size());
+  double largest = 0;
+  for (const double w : want) largest = std::max(largest, std::abs(w));
+  for (size_t i = 0; i < want.size(); ++i) ASSERT_NEAR(got[i], want[i], bound * largest) << i;
+}
+
+void ExpectClose(std::span<const float> got, std::span<const float> want, double bound = 1e-5) {
+  ExpectNear(got, {want.begin(), want.end()}, bound);
+}
+
+// B1: whole sequences, prefill and steps all equal the definition, for every kind of model.
+void ExpectAllPathsMatch(const ModelConfig& c) {
+  const PackedModel::Tensors tensors = reference::DenseTensors(c, 1);
+  const PackedModel model(c, tensors);
+  const reference::Model definition(c, tensors);
+  const int64_t T = std::min<int64_t>(64, c.max_len), width = c.outputs();
+  std::vector<int32_t> both;
+  std::vector<reference::Matrix> want;
+  for (uint64_t b = 0; b < 2; ++b) {
+    const std::vector<int32_t> tokens = Tokens(c, T, b);
+    both.insert(both.end(), tokens.begin(), tokens.end());
+    want.push_back(definition.Forward(tokens));
+  }
+  FullPass pass(model);
+  const std::span<const float> outputs = pass.Run(both, 2);
+  for (int64_t i = 0; i < 2 * T; ++i) {
+    SCOPED_TRACE(i);
+    ExpectNear(outputs.subspan(i * width, width), want[i / T][i % T], 1e-5);
+  }
+  const std::span<const float> last = pass.Run(both, 2, FullPass::Positions::kLast);
+  for (int64_t b = 0; b < 2; ++b) ExpectNear(last.subspan(b * width, width), want[b][T - 1], 1e-5);
+  if (!c.causal) return;
+
+  Session steps(model, 2), prefill(model, 2);
+  const std::vector<int64_t> slots = {0, 1};
+  for (int64_t t = 0; t < T; ++t) {
+    SCOPED_TRACE(t);
+    steps.Step(slots, std::vector<int32_t>{both[t], both[T + t]});
+    for (const int64_t b : slots) ExpectNear(steps.outputs(b), want[b][t], 1e-5);
+  }
+  for (const int64_t b : slots) {
+    const std::span<const int32_t> tokens(&both[b * T], T);
+    prefill.Prefill(b, tokens.first(7));  // in pieces: the state carries over (A7)
+    ExpectNear(prefill.outputs(b), want[b][6], 1e-5);
+    prefill.Prefill(b, tokens.subspan(7));
+    ExpectNear(prefill.outputs(b), want[b][T - 1], 1e-5);
+    ExpectClose(prefill.state(b), steps.state(b));
+    EXPECT_EQ(prefill.length(b), T);
+  }
+}
+
+TEST(SessionTest, StepsPrefillAndFullPassMatchFloat64) {
+  for (const bool pre_norm : {true, false}) {
+    for (const char* activation : {"gelu", "relu"}) {
+      SCOPED_TRACE(activation);
+      ModelConfig c = SmallConfig();
+      c.pre_norm = pre_norm, c.activation = activation;
+      ExpectAllPathsMatch(c);
+    }
+  }
+}
+
+TEST(SessionTest, ImagesTiedHeadsGroupedValuesAndEncodersMatchFloat64) {
+  ExpectAllPathsMatch(SmallImages());
+  ModelConfig tied = SmallConfig();
+  tied.tied = true, tied.position = "none";
+  ExpectAllPathsMatch(tied);
+  ModelConfig grouped = SmallConfig();
+  grouped.mixers = {"linear", "linear"}, grouped.value_heads = 6;
+  ExpectAllPathsMatch(grouped);
+  ModelConfig encoder = SmallConfig();
+  encoder.causal = false;
+  ExpectAllPathsMatch(encoder);
+}
+
+class SessionFixture : public ::testing::Test {
+ protected:
+  ModelConfig config_ = SmallConfig();
+  PackedModel model_{config_, reference::DenseTensors(config_, 2)};
+};
+
+TEST_F(SessionFixture, TheStateIsUsed) {  // B3
+  const std::vector<int32_t> tokens = Tokens(config_, 6, 0);
+  Session session(model_, 3);
+  session.Prefill(0, std::span(tokens).first(5));
+  session.Prefill(0, std::span(tokens).last(1));
+  session.Prefill(1, tokens);
+  session.Prefill(2, std::span(tokens).last(1));
+  ExpectClose(session.outputs(0), session.outputs(1));
+  double difference = 0;
+  for (int64_t i = 0; i < config_.vocab; ++i) {
+    difference =
+        std::max<double>(difference, std::abs(session.outputs(0)[i] - session.outputs(2)[i]));
+  }
+  EXPECT_GT(difference, 1e-2);
+}
+
+TEST_F(SessionFixture, AUsedSlotStartsFromZero) {  // B4, B12, B13
+  Session fresh(model_, 1), used(model_, 2);
+  const std::vector<int32_t> tokens = Tokens(config_, 20, 0), one = {3};
+  const std::vector<float> poison(used.state_floats(), std::numeric_limits<float>::quiet_NaN());
+  const std::vector<float> outputs(config_.outputs(), 1e30f);
+  used.Restore(0, poison, outputs, 60);
+  used.Prefill(1, tokens);
+  for (const int64_t slot : {0, 1}) {
+    used.Reset(slot);
+    EXPECT_EQ(used.length(slot), 0);
+    EXPECT_EQ(used.outputs(slot)[0], 0);
+    used.Step(std::vector<int64_t>{slot}, one);
+  }
+  fresh.Prefill(0, std::span(one).first(0));
+  EXPECT_EQ(fresh.length(0), 0);
+  fresh.Step(std::vector<int64_t>{0}, one);
+  EXPECT_EQ(Copied(used.outputs(0)), Copied(fresh.outputs(0)));
+  EXPECT_EQ(Copied(used.outputs(1)), Copied(fresh.outputs(0)));
+  EXPECT_EQ(Copied(used.state(0)), Copied(fresh.state(0)));
+}
+
+TEST_F(SessionFixture, RowsDependNeitherOnTheBatchNorOnThreads) {  // A5, B18
+  constexpr int64_t kSlots = 37, kSteps = 9;
+  const int threads = omp_get_max_threads();
+  const auto run = [&](int thread_count, std::vector<int64_t> slots) {
+    omp_set_num_threads(thread_count);
+    Session session(model_, kSlots);
+    for (int64_t t = 0; t < kSteps; ++t) {
+      std::vector<int32_t> tokens;
+      for (const int64_t slot : slots) tokens.push_back(static_cast<int32_t>((slot + t) % 11));
+      session.Step(slots, tokens);
+    }
+    omp_set_num_threads(threads);
+    std::vector<std::vector<float>> all(kSlots);
+    for (const int64_t slot : slots) all[slot] = Copied(session.state(slot));
+    for (const int64_t slot : slots) {
+      all[slot].insert(all[slot].end(), session.outputs(slot).begin(), session.outputs(slot).end());
+    }
+    return all;
+  };
+  std::vector<int64_t> every(kSlots);
+  std::iota(every.begin(), every.end(), 0);
+  const auto want = run(1, every);
+  for (const int count : {2, 3, 4}) EXPECT_EQ(run(count, every), want);
+  for (const int64_t slot : {0, 17, 36}) {
+    EXPECT_EQ(run(2, {slot})[slot], want[slot]);
+    EXPECT_EQ(run(1, {slot, (slot + 5) % kSlots})[slot], want[slot]);
+  }
+}
+
+TEST_F(SessionFixture, CopiesForkAndRollBack) {  // B10
+  Session session(model_, 3);
+  const std::vector<int32_t> tokens = Tokens(config_, 13, 0);
+  session.Prefill(0, std::span(tokens).first(10));
+  session.Copy(0, 1);
+  const std::vector<float> snapshot = Copied(session.state(1));
+  session.Prefill(0, std::span(tokens).last(3));
+  EXPECT_NE(Copied(session.state(0)), snapshot);
+  EXPECT_EQ(Copied(session.state(1)), snapshot);
+  session.Copy(1, 0);
+  EXPECT_EQ(Copied(session.state(0)), snapshot);
+  EXPECT_EQ(session.length(0), 10);
+  session.Copy(0, 0);
+  EXPECT_EQ(Copied(session.state(0)), snapshot);
+}
+
+TEST_F(SessionFixture, IdsOutOfRangeAreNamedAndHarmNothing) {  // B21
+  Session session(model_, 1);
+  const std::vector<int64_t> slot = {0};
+  const auto step = [&](int32_t id) {
+    return MessageOf([&] { session.Step(slot, std::vector<int32_t>{id}); });
+  };
+  session.Step(slot, std::vector<int32_t>{11});  // the start token
+  for (const int32_t id : {-1, 11, 65536}) {
+    EXPECT_THAT(step(id), HasSubstr("token 1 must be from 0 to 10 (the model's vocabulary has 11 "
+                                    "symbols), but is " +
+                                    std::to_string(id)));
+  }
+  const std::vector<float> before = Copied(session.state(0));
+  EXPECT_THAT(MessageOf([&] {
+                session.Prefill(0, std::vector<int32_t>{1, 2, 256});
+              }),
+              HasSubstr("token 3 must be from 0 to 10"));
+  EXPECT_EQ(Copied(session.state(0)), before);
+  EXPECT_EQ(session.length(0), 1);
+  EXPECT_EQ(step(10), "no error");  // still usable
+  FullPass pass(model_);
+  EXPECT_THAT(MessageOf([&] { pass.Run(std::vector<int32_t>{0, -1}, 1); }), HasSubstr("is -1"));
+  EXPECT_THAT(MessageOf([&] { session.Step(std::vector<int64_t>{1}, std::vector<int32_t>{1}); }),
+              HasSubstr("slot must be from 0 to 0, but is 1"));
+}
+
+TEST_F(SessionFixture, TheLongestSequenceWorksAndOneMoreIsRefused) {  // B24
+  const std::vector<int32_t> longest = Tokens(config_, 70, 0);
+  Session session(model_, 1);
+  session.Prefill(0, longest);
+  EXPECT_THAT(MessageOf([&] { session.Step(std::vector<int64_t>{0}, std::vector<int32_t>{1}); }),
+              ::testing::AllOf(HasSubstr("at most 70 tokens"), HasSubstr("would have 71")));
+  session.Reset(0);
+  EXPECT_THAT(MessageOf([&] { session.Prefill(0, Tokens(config_, 71, 0)); }), HasSubstr("71"));
+  FullPass pass(model_);
+  pass.Run(longest, 1);
+  EXPECT_THAT(MessageOf([&] { pass.Run(Tokens(config_, 71, 0), 1); }),
+              ::testing::AllOf(HasSubstr("70"), HasSubstr("71")));
+  EXPECT_THAT(MessageOf([&] { Session(model_, 1, 71); }), HasSubstr("max_len = 70, but is 71"));
+}
+
+TEST_F(SessionFixture, StateFilesRestoreExactlyAndRefuseDamage) {  // B7, B14
+  const TemporaryDirectory directory;
+  const std::string path = directory / "state";
+  const std::vector<int32_t> tokens = Tokens(config_, 12, 0);
+  Session session(model_, 2);
+  session.Prefill(0, std::span(tokens).first(9));
+  SaveState(session, 0, path);
+  LoadState(session, 1, path);
+  EXPECT_EQ(Copied(session.state(1)), Copied(session.state(0)));
+  EXPECT_EQ(Copied(session.outputs(1)), Copied(session.outputs(0)));
+  session.Prefill(0, std::span(tokens).last(3));
+  session.Prefill(1, std::span(tokens).last(3));
+  EXPECT_EQ(Copied(session.outputs(1)), Copied(session.outputs(0)));
+
+  const std::vector<float> before = Copied(session.state(1));
+  const Bytes good = ReadFile(path);
+  const auto refused = [&](const Bytes& bytes) {
+    WriteFileAtomic(directory / "bad", bytes);
+    const std::string message = MessageOf([&] { LoadState(session, 1, directory / "bad"); });
+    EXPECT_EQ(Copied(session.state(1)), before);
+    return message;
+  };
+  EXPECT_THAT(refused({}), HasSubstr("[state]"));
+  EXPECT_THAT(refused(Bytes(good.begin(), good.end() - 1)), HasSubstr("[state]"));
+  Bytes flipped = good;
+  flipped[flipped.size() - 2] ^= 1;
+  EXPECT_THAT(refused(flipped), HasSubstr("checksum"));
+  Bytes counted = good;  // a token count that is off by one
+  const std::string text = "\"tokens\":\"9\"";
+  const auto at = std::search(counted.begin(), counted.end(), text.begin(), text.end());
+  ASSERT_NE(at, counted.end());
+  *(at + 10) = '8';
+  EXPECT_THAT(refused(counted), HasSubstr("checksum"));
+
+  const PackedModel other(config_, reference::DenseTensors(config_, 3));
+  Session foreign(other, 1);
+  EXPECT_THAT(MessageOf([&] { LoadState(foreign, 0, path); }), HasSubstr("is of model"));
+  Session narrow(model_, 1, 20);
+  EXPECT_THAT(MessageOf([&] { LoadState(narrow, 0, path); }), HasSubstr("capacity of 20"));
+}
+
+TEST_F(SessionFixture, BidirectionalModelsAreRefused) {
+  ModelConfig c = config_;
+  c.causal = false;
+  const PackedModel encoder(c, reference::DenseTensors(c, 1));
+  EXPECT_THAT(MessageOf([&] { Session(encoder, 1); }), HasSubstr("needs a causal model"));
+}
+
+TEST(PackedModelTest, WrongTensorsAndMixersAreNamed) {
+  const ModelConfig c = SmallConfig();
+  PackedModel::Tensors tensors = reference::DenseTensors(c, 1);
+  EXPECT_NE(PackedModel(c, tensors).fingerprint(),
+            PackedModel(c, reference::DenseTensors(c, 2)).fingerprint());
+  EXPECT_EQ(PackedModel(c, tensors).fingerprint(), PackedModel(c, tensors).fingerprint());
+  ModelConfig unknown = c;
+  unknown.mixers[1] = "mamba";
+  EXPECT_THAT(MessageOf([&] { PackedModel(unknown, tensors); }), HasSubstr("'mamba'"));
+  unknown = c;
+  unknown.feature_map = "cosine";
+  EXPECT_THAT(MessageOf([&] { PackedModel(unknown, tensors); }), HasSubstr("'cosine'"));
+  unknown = c;
+  unknown.value_heads = 4;
+  tensors = reference::DenseTensors(unknown, 1);
+  EXPECT_THAT(MessageOf([&] { PackedModel(unknown, tensors); }),
+              HasSubstr("layer 1: softmax must have as many value heads as heads = 2, but has 4"));
+  tensors.erase("norm.bias");
+  EXPECT_THAT(MessageOf([&] { PackedModel(unknown, tensors); }),
+              HasSubstr("tensor 'norm.bias' is missing"));
+}
+
+}  // namespace
+}  // namespace linattn
