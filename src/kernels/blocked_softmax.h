@@ -10,10 +10,9 @@
 // query sees.
 namespace linattn {
 
-constexpr int64_t kQueries = 64;  // in a block of queries
-constexpr int64_t kKeys = 64;     // in a block of keys
-constexpr int64_t kTileQueries =
-    4 * kQueries;  // forward: queries that share each block of keys while it is in cache
+// Tokens in a block of queries and in a block of keys (64 keys: backward 7% slower, forward the
+// same), and the queries that share each block of keys in forward while it is in the cache.
+constexpr int64_t kQueries = 64, kKeys = 128, kTileQueries = 4 * kQueries;
 
 // Hands out the parts of a scratch block, 64-byte aligned; over null it only counts.
 class Carver {
