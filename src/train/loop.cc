@@ -1,0 +1,469 @@
+#include "train/loop.h"
+
+#include <ATen/ATen.h>
+#include <torch/utils.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <filesystem>
+#include <map>
+#include <numbers>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/progress.h"
+#include "model/model_file.h"
+#include "nn/loss.h"
+#include "nn/transformer.h"
+#include "tasks/task.h"
+#include "train/metrics.h"
+#include "train/optimiser.h"
+#include "train/samples.h"
+
+namespace linattn {
+namespace {
+
+double Seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+double Bits(double nats) { return nats / std::numbers::ln2; }
+
+DType StorageOf(const std::string& name) {
+  if (name == "f16") return DType::kF16;
+  if (name == "bf16") return DType::kBF16;
+  Check(name == "f32", "export", "dtype must be one of f32, f16, bf16, but is '{}'", name);
+  return DType::kF32;
+}
+
+// While it lives, the model's weights are their running means (if there are any).
+class UseAverages {
+ public:
+  UseAverages(const NamedTensors& parameters, const WeightAverage* average)
+      : parameters_(parameters) {
+    if (average == nullptr) return;
+    torch::NoGradGuard no_gradient;
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      weights_.push_back(parameters[i].second.detach().clone());
+      at::Tensor(parameters[i].second).copy_(average->means()[i].second);
+    }
+  }
+  ~UseAverages() {
+    torch::NoGradGuard no_gradient;
+    for (size_t i = 0; i < weights_.size(); ++i) {
+      at::Tensor(parameters_[i].second).copy_(weights_[i]);
+    }
+  }
+  UseAverages(const UseAverages&) = delete;
+  UseAverages& operator=(const UseAverages&) = delete;
+
+ private:
+  const NamedTensors& parameters_;
+  std::vector<at::Tensor> weights_;
+};
+
+// Everything that learns: what a checkpoint holds.
+struct Learner {
+  explicit Learner(const RunConfig& config)
+      : model(Seeded(config)),
+        parameters(model.NamedParameters()),
+        optimiser(config.train, parameters) {
+    if (config.train.ema > 0) {
+      average = std::make_unique<WeightAverage>(config.train.ema, parameters);
+    }
+    model.SetAutocast(config.train.dtype == "bf16");
+  }
+
+  // Weights are drawn from torch's generator, which dropout goes on with.
+  static const ModelConfig& Seeded(const RunConfig& config) {
+    at::manual_seed(static_cast<uint64_t>(config.train.seed));
+    return config.model;
+  }
+
+  // Shares memory with the learner, except for the generator's state, which is a copy.
+  NamedTensors Tensors() const {
+    NamedTensors tensors;
+    for (const auto& [name, tensor] : parameters) tensors.emplace_back(name, tensor.detach());
+    for (const auto& [name, tensor] : optimiser.Moments()) {
+      tensors.emplace_back("optimiser." + name, tensor);
+    }
+    if (average) {
+      for (const auto& [name, tensor] : average->means())
+        tensors.emplace_back("ema." + name, tensor);
+    }
+    tensors.emplace_back("random.torch", Generator().get_state());
+    return tensors;
+  }
+
+  RunState Load(const std::string& path) {
+    const NamedTensors tensors = Tensors();
+    const RunState state = LoadCheckpoint(path, tensors);
+    Generator().set_state(tensors.back().second);
+    optimiser.SetUpdates(state.step - state.skipped);
+    return state;
+  }
+
+  void Export(const std::string& path, const std::string& storage, const RunState& state) {
+    const UseAverages guard(parameters, average.get());
+    std::map<std::string, std::vector<float>> weights;
+    for (auto& [name, values] : model.Export()) weights[name] = std::move(values);
+    SaveModel(path, model.config(), weights, StorageOf(storage),
+              {{"linattn.step", std::to_string(state.step)}});
+  }
+
+  static at::Generator Generator() { return at::globalContext().defaultGenerator(at::kCPU); }
+
+  Transformer model;
+  NamedTensors parameters;
+  Optimiser optimiser;
+  std::unique_ptr<WeightAverage> average;
+};
+
+class Run {
+ public:
+  Run(const RunConfig& config, const RunOptions& options)
+      : config_(config),
+        t_(config_.train),
+        options_(options),
+        checkpoints_(options.directory + "/checkpoints"),
+        task_(MakeTask({config.model, config.data, t_.batch, t_.eval_examples,
+                        static_cast<uint64_t>(t_.seed)})),
+        learner_(config) {
+    progress_ = NewProgress(0);
+  }
+
+  void StartAfresh() {
+    std::filesystem::create_directories(options_.directory + "/samples");
+    std::filesystem::create_directories(options_.directory + "/checkpoints");
+    state_.total = t_.schedule_steps > 0 ? t_.schedule_steps : t_.steps;
+    metrics_ = std::make_unique<Metrics>(options_.directory, -1);
+  }
+
+  // From the newest checkpoint that is whole; false if there are none at all.
+  bool Restore(const RunConfig& was);
+  RunResult Loop();
+
+ private:
+  struct StepReport {
+    double loss = 0, rate = 0, norm = 0;  // nats a token; learning rate; of the gradient
+  };
+
+  StepReport Step();
+  void RefuseOrSkip(const StepReport& report, const Batch& batch);
+  void SettleTotal();
+  double Evaluate();
+  void Sample();
+  void Save();
+  void Report(const StepReport& report);
+  bool Done() const;
+  bool Due(int64_t every) const { return every > 0 && state_.step % every == 0; }
+  double Elapsed() const { return state_.wall_s + Seconds() - started_; }
+  double TokensPerSecond() const { return step_s_ > 0 ? step_tokens_ / step_s_ : 0; }
+
+  std::unique_ptr<Progress> NewProgress(int64_t total) const {
+    Progress::Options how;
+    if (options_.quiet || options_.log == nullptr) how.style = Progress::Style::kQuiet;
+    return std::make_unique<Progress>(total, options_.log ? options_.log : stderr, how);
+  }
+
+  RunConfig config_;
+  const TrainConfig& t_;
+  RunOptions options_;
+  CheckpointFiles checkpoints_;
+  std::unique_ptr<Task> task_;
+  Learner learner_;
+  std::unique_ptr<Metrics> metrics_;
+  std::unique_ptr<Progress> progress_;
+  RunState state_;
+  double started_ = Seconds(), saved_ = Seconds();
+  double step_s_ = 0, step_tokens_ = 0;  // seconds and tokens of a step, running means
+  int64_t first_step_ = 0, saved_step_ = -1, evaluated_step_ = -1, skipped_in_a_row_ = 0;
+  double measured_from_ = 0;  // when the third step of this process began
+  double eval_s_ = 0, metric_ = std::nan("");
+};
+
+bool Run::Restore(const RunConfig& was) {
+  const std::string difference = TrajectoryDifference(was, config_);
+  Check(difference.empty(), "train", "a resumed run must keep its config, but would change {}",
+        difference);
+  StartAfresh();
+  std::string message;
+  for (const int64_t step : checkpoints_.Steps()) {
+    const std::string path = checkpoints_.Path(step);
+    try {
+      state_ = learner_.Load(path);
+    } catch (const Error& e) {
+      message = e.what();
+      progress_->Note(fmt::format("skipping a damaged checkpoint: {}", message));
+      std::filesystem::rename(path, path + ".damaged");
+      continue;
+    }
+    // Extending the schedule is explicit: more steps alone go on at its final rate.
+    if (t_.schedule_steps != was.train.schedule_steps) state_.total = t_.schedule_steps;
+    metrics_ = std::make_unique<Metrics>(options_.directory, state_.step);
+    first_step_ = saved_step_ = state_.step;
+    progress_->Note(fmt::format("resuming after step {}", state_.step));
+    return true;
+  }
+  Check(message.empty(), "train", "{} must hold a whole checkpoint, but has none: {}",
+        options_.directory, message);
+  return false;
+}
+
+Run::StepReport Run::Step() {
+  const double begin = Seconds();
+  std::vector<Batch> batches;
+  for (int64_t i = 0; i < t_.accumulate; ++i) {
+    batches.push_back(task_->TrainBatch(state_.step * t_.accumulate + i));
+  }
+  StepReport report;
+  report.rate = LearningRate(ScheduleOf(t_, state_.total), state_.step + 1);
+  learner_.optimiser.ZeroGradients();
+  report.loss = AccumulateGradients(batches, [&](const Batch& batch) {
+    const at::Tensor outputs = learner_.model.Forward(batch.inputs);
+    return TokenLoss(config_.model, outputs, batch.targets).sum(at::kDouble);
+  });
+  if (std::isfinite(report.loss)) report.norm = ClipGradients(learner_.parameters, t_.clip);
+  if (std::isfinite(report.loss) && std::isfinite(report.norm)) {
+    learner_.optimiser.Step(report.rate);
+    if (learner_.average) learner_.average->Update(state_.step + 1);
+    skipped_in_a_row_ = 0;
+  } else {
+    RefuseOrSkip(report, batches.front());
+  }
+  ++state_.step;
+  double tokens = 0;
+  for (const Batch& batch : batches) tokens += static_cast<double>(batch.tokens);
+  state_.tokens += static_cast<int64_t>(tokens);
+  // The first step of a process also fills caches and allocates.
+  const double weight = state_.step - first_step_ <= 2 ? 1 : 0.05;
+  step_s_ += weight * (Seconds() - begin - step_s_);
+  step_tokens_ += weight * (tokens - step_tokens_);
+  return report;
+}
+
+void Run::RefuseOrSkip(const StepReport& report, const Batch& batch) {
+  const bool loss = !std::isfinite(report.loss);
+  std::string layer = loss ? learner_.model.FirstNonFinite(batch.inputs)
+                           : FirstNonFiniteTensor(Gradients(learner_.parameters));
+  if (layer.empty()) layer = loss ? "the loss" : "the gradient's norm";
+  constexpr int64_t kMostSkips = 100;
+  const std::string what = fmt::format(
+      "step {}: the {} must be finite, but is {}; the first such value is in {}", state_.step + 1,
+      loss ? "loss" : "gradient", loss ? report.loss : report.norm, layer);
+  if (t_.skip_nonfinite && ++skipped_in_a_row_ < kMostSkips) {
+    ++state_.skipped;
+    progress_->Note("skipped " + what);
+    return;
+  }
+  const auto steps = checkpoints_.Steps();
+  const std::string last = steps.empty() ? "there is no checkpoint yet"
+                                         : "the last checkpoint is " + checkpoints_.Path(steps[0]);
+  throw Error(
+      "train",
+      fmt::format("{}. {}. A lower train.lr or train.clip may help; --skip-nonfinite leaves "
+                  "such steps out",
+                  what, last),
+      Fault::kInternal);
+}
+
+// A run by minutes: once its speed is known, how many steps fit. From then on the schedule is a
+// function of the step again, and the number is kept in checkpoints.
+void Run::SettleTotal() {
+  if (state_.total > 0) return;
+  const int64_t measured = state_.step - first_step_ - 2;
+  if (measured == 0) measured_from_ = Seconds();
+  if (measured <= 0) return;
+  const double budget_s = t_.minutes * 60, measured_s = Seconds() - measured_from_;
+  const bool enough = measured >= 4 && (measured_s > std::min(20.0, 0.05 * budget_s));
+  if (!enough && state_.step < t_.warmup) return;
+  const double step_s = measured_s / static_cast<double>(measured);
+  const double evals_a_step = t_.eval_every > 0 ? 1 / static_cast<double>(t_.eval_every) : 0;
+  const double left_s = budget_s - Elapsed() - eval_s_;
+  constexpr double kMargin = 0.93;  // samples, checkpoints, a machine that others use too
+  const double fit = kMargin * left_s / (step_s + evals_a_step * eval_s_);
+  state_.total = state_.step + std::max<int64_t>(1, std::llround(fit));
+  progress_->Note(fmt::format("{:.3g} s a step: {} steps fit into {} minutes", step_s, state_.total,
+                              t_.minutes));
+  progress_ = NewProgress(state_.total);
+  progress_->Start(state_.step);
+}
+
+bool Run::Done() const {
+  if (t_.minutes > 0 && Elapsed() + eval_s_ > t_.minutes * 60) return true;
+  if (t_.steps > 0) return state_.step >= t_.steps;
+  return state_.total > 0 && state_.step >= state_.total;
+}
+
+// Bits a token on the held-out set; a new best is exported.
+double Run::Evaluate() {
+  const double begin = Seconds();
+  learner_.model.SetTraining(false);
+  double nats = 0, tokens = 0;
+  {
+    torch::NoGradGuard no_gradient;
+    const UseAverages guard(learner_.parameters, learner_.average.get());
+    for (int64_t i = 0; i < task_->eval_batches(); ++i) {
+      const Batch batch = task_->EvalBatch(i);
+      const at::Tensor outputs = learner_.model.Forward(batch.inputs);
+      nats += TokenLoss(config_.model, outputs, batch.targets).sum(at::kDouble).item<double>();
+      tokens += static_cast<double>(batch.tokens);
+    }
+  }
+  learner_.model.SetTraining(true);
+  metric_ = Bits(nats / tokens);
+  eval_s_ = Seconds() - begin;
+  evaluated_step_ = state_.step;
+  metrics_->Add(state_.step, "eval",
+                {{"loss", nats / tokens}, {task_->metric(), metric_}, {"wall_s", Elapsed()}});
+  progress_->Note(
+      fmt::format("step {}: held out {:.4f} {}", state_.step, metric_, task_->metric()));
+  if (metric_ < state_.best_metric) {
+    state_.best_metric = metric_;
+    state_.best_step = state_.step;
+    if (t_.export_weights == "best") {
+      learner_.Export(options_.directory + "/model.safetensors", t_.export_dtype, state_);
+    }
+  }
+  return metric_;
+}
+
+void Run::Sample() {
+  const std::string scratch = options_.directory + "/samples/.model.safetensors";
+  learner_.Export(scratch, "f32", state_);
+  const auto labels = task_->SampleLabels(t_.samples);
+  const auto sequences = DrawSamples(scratch, labels, t_.temperature, t_.seed);
+  std::filesystem::remove(scratch);
+  const std::string path = task_->WriteSamples(
+      sequences, fmt::format("{}/samples/step-{:09d}", options_.directory, state_.step));
+  if (path.ends_with(".png")) metrics_->AddPicture(state_.step, path);
+  progress_->Note(fmt::format("step {}: samples in {}", state_.step, path));
+}
+
+void Run::Save() {
+  const std::string bad = FirstNonFiniteTensor(learner_.parameters);
+  if (!bad.empty()) {
+    throw Error(
+        "train",
+        fmt::format("step {}: weights must be finite to be saved, but {} holds a value that "
+                    "is not; earlier checkpoints are intact",
+                    state_.step, bad),
+        Fault::kInternal);
+  }
+  state_.wall_s = Elapsed();
+  started_ = Seconds();
+  SaveCheckpoint(checkpoints_.Path(state_.step), state_, config_, learner_.Tensors());
+  checkpoints_.Prune(t_.keep, state_.best_step);
+  saved_ = Seconds();
+  saved_step_ = state_.step;
+}
+
+void Run::Report(const StepReport& r) {
+  if (Due(t_.log_every)) {
+    metrics_->Add(state_.step, "train",
+                  {{"loss", r.loss},
+                   {task_->metric(), Bits(r.loss)},
+                   {"lr", r.rate},
+                   {"grad_norm", r.norm},
+                   {"tokens_per_s", TokensPerSecond()},
+                   {"wall_s", Elapsed()}});
+  }
+  if (state_.total == 0) return;
+  progress_->Update(state_.step, fmt::format("{:.3f} {}  {:.0f} tokens/s  lr {:.2e}", Bits(r.loss),
+                                             task_->metric(), TokensPerSecond(), r.rate));
+}
+
+RunResult Run::Loop() {
+  progress_->Note(task_->Summary());
+  const int64_t end = t_.steps > 0 ? t_.steps : state_.total;
+  progress_ = NewProgress(end);
+  progress_->Start(state_.step);
+  if (state_.step == 0) Evaluate();
+  RunResult result;
+  while (!Done()) {
+    const StepReport report = Step();
+    SettleTotal();
+    Report(report);
+    bool save = Due(t_.checkpoint_every);
+    if (Due(t_.eval_every)) {
+      Evaluate();
+      save |= state_.best_step == state_.step;
+    }
+    if (Due(t_.sample_every)) Sample();
+    save |= t_.checkpoint_minutes > 0 && Seconds() - saved_ > 60 * t_.checkpoint_minutes;
+    if (save) Save();
+    if (options_.on_step) options_.on_step(state_.step);
+    if (progress_->closed()) result.end = RunResult::End::kLogClosed;
+    if (options_.stop && options_.stop()) result.end = RunResult::End::kStopped;
+    if (result.end != RunResult::End::kFinished) break;
+  }
+  const bool finished = result.end == RunResult::End::kFinished;
+  if (finished && evaluated_step_ != state_.step) Evaluate();
+  if (saved_step_ != state_.step || state_.best_step == state_.step) Save();
+  if (finished && (t_.export_weights == "last" || state_.best_step < 0)) {
+    learner_.Export(options_.directory + "/model.safetensors", t_.export_dtype, state_);
+  }
+  progress_->Finish();
+  result.state = state_;
+  result.metric = metric_;
+  return result;
+}
+
+void CheckRunnable(const RunConfig& config, const RunOptions& options) {
+  CheckRunConfig(config);
+  Check(!options.directory.empty(), "train", "a run must have a directory");
+}
+
+void WriteConfig(const RunConfig& config, const std::string& directory) {
+  std::filesystem::create_directories(directory);
+  WriteFileAtomic(directory + "/config.toml", ToToml(config));
+}
+
+}  // namespace
+
+RunResult Train(const RunConfig& config, const RunOptions& options) {
+  CheckRunnable(config, options);
+  Check(
+      CheckpointFiles(options.directory + "/checkpoints").Steps().empty(), "train",
+      "{} must not hold another run's checkpoints; go on with it by --resume {}, or choose another "
+      "directory by --out",
+      options.directory, options.directory);
+  Run run(config, options);
+  WriteConfig(config, options.directory);
+  run.StartAfresh();
+  return run.Loop();
+}
+
+RunResult Resume(const RunConfig& config, const RunOptions& options) {
+  CheckRunnable(config, options);
+  const RunConfig was = ResolveConfig(options.directory + "/config.toml", {});
+  Run run(config, options);
+  run.Restore(was);
+  WriteConfig(config, options.directory);
+  return run.Loop();
+}
+
+std::string ExportRun(const std::string& directory, const std::string& path,
+                      const std::string& storage, bool best) {
+  const CheckpointFiles files(directory + "/checkpoints");
+  Learner learner(ResolveConfig(directory + "/config.toml", {}));
+  std::string message = "there is none";
+  for (const int64_t step : files.Steps()) {
+    RunState state;
+    try {
+      state = learner.Load(files.Path(step));
+    } catch (const Error& e) {
+      message = e.what();
+      continue;
+    }
+    if (best && state.best_step >= 0 && state.best_step != step) {
+      state = learner.Load(files.Path(state.best_step));
+    }
+    learner.Export(path, storage, state);
+    return files.Path(state.step);
+  }
+  Fail("export", "{} must hold a whole checkpoint, but: {}", directory, message);
+}
+
+}  // namespace linattn

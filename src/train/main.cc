@@ -1,0 +1,204 @@
+#include <ATen/Parallel.h>
+#include <fmt/format.h>
+#include <malloc.h>
+#include <omp.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <csignal>
+#include <cstdio>
+#include <filesystem>
+#include <thread>
+
+#include "base/error.h"
+#include "train/loop.h"
+
+// linattn-train: the verbs of `linattn` that need LibTorch.
+namespace linattn {
+namespace {
+
+volatile std::sig_atomic_t g_stop = 0;
+
+// The first Ctrl-C asks the loop to finish its step; a second one ends the program at once.
+void AskToStop(int signal) {
+  g_stop = 1;
+  std::signal(signal, SIG_DFL);
+}
+
+struct TrainFlags {
+  std::string config, mixer, dtype, data, out, resume;
+  std::vector<std::string> sets;
+  int64_t steps = 0, batch = 0, seed = 0;
+  double minutes = 0, lr = 0;
+  bool skip_nonfinite = false, quiet = false;
+  int threads = 0;
+};
+
+struct ExportFlags {
+  std::string run, out, dtype = "f32";
+  bool last = false;
+};
+
+constexpr const char* kTrainExamples = R"(
+Examples:
+  linattn train                                    fashion-small on Fashion-MNIST
+  linattn train --minutes 10 --mixer softmax --out runs/softmax
+  linattn train configs/cifar10-paper.toml --data cifar10:DIR --set train.accumulate=4
+  linattn train configs/text.toml --data book.txt --steps 2000
+  linattn train --resume runs/softmax              go on where it stopped
+Progress goes to standard output, everything else into the run's directory.)";
+
+constexpr const char* kExportExamples = R"(
+Examples:
+  linattn export runs/softmax --out model.safetensors
+  linattn export runs/softmax --dtype f16 --out small.safetensors)";
+
+// A limit on what malloc gives back to the system: tensors of a step are as large as those of the
+// next, and page faults on every call cost several times the arithmetic.
+void KeepMemory() {
+  mallopt(M_MMAP_THRESHOLD, 1 << 30);
+  mallopt(M_TRIM_THRESHOLD, 2047 << 20);
+  mallopt(M_TOP_PAD, 64 << 20);
+}
+
+void SetThreads(int threads) {
+  const int cores = static_cast<int>(std::thread::hardware_concurrency());
+  const int count = threads > 0 ? threads : std::max(1, cores);
+  omp_set_num_threads(count);
+  at::set_num_threads(count);
+}
+
+// "runs/linear", or "runs/linear-2", ...: the first that does not exist.
+std::string FreshDirectory(const RunConfig& config) {
+  const std::string stem = "runs/" + config.model.task + "-" + config.model.mixers.front();
+  std::string directory = stem;
+  for (int i = 2; std::filesystem::exists(directory); ++i)
+    directory = fmt::format("{}-{}", stem, i);
+  return directory;
+}
+
+std::vector<std::string> Overrides(const CLI::App& app, const TrainFlags& flags) {
+  std::vector<std::string> sets;
+  const auto add = [&](const char* flag, const char* key, const auto& value) {
+    if (app.count(flag) > 0) sets.push_back(fmt::format("{}={}", key, value));
+  };
+  add("--mixer", "model.mixer", flags.mixer);
+  add("--minutes", "train.minutes", flags.minutes);  // before --steps: both may be given
+  add("--steps", "train.steps", flags.steps);
+  add("--batch", "train.batch", flags.batch);
+  add("--lr", "train.lr", flags.lr);
+  add("--dtype", "train.dtype", flags.dtype);
+  add("--seed", "train.seed", flags.seed);
+  add("--data", "data.source", flags.data);
+  add("--skip-nonfinite", "train.skip_nonfinite", flags.skip_nonfinite);
+  sets.insert(sets.end(), flags.sets.begin(), flags.sets.end());
+  return sets;
+}
+
+void AddTrain(CLI::App& app, TrainFlags& flags) {
+  app.footer(kTrainExamples);
+  app.add_option("config", flags.config, "TOML file with the tables model, data and train")
+      ->check(CLI::ExistingFile);
+  app.add_option("--set", flags.sets, "override a key of the config: train.lr=1e-3")
+      ->type_name("KEY=VALUE")
+      ->allow_extra_args(false);
+  app.add_option("--mixer", flags.mixer, "attention of every layer; \"a,b\" cycles through them");
+  app.add_option("--steps", flags.steps, "updates in all")->check(CLI::NonNegativeNumber);
+  app.add_option("--minutes", flags.minutes, "time in all; steps follow from the speed")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--batch", flags.batch, "sequences a forward pass");
+  app.add_option("--lr", flags.lr, "learning rate at the end of the warm-up");
+  app.add_option("--dtype", flags.dtype, "of activations and products: f32 or bf16");
+  app.add_option("--seed", flags.seed, "of weights, data order, dropout and samples");
+  app.add_option("--data", flags.data,
+                 "fashion-mnist, mnist:DIR, cifar10:DIR, png:DIR, or a text file");
+  auto* out = app.add_option("--out", flags.out, "directory of the run (default: runs/...)");
+  app.add_option("--resume", flags.resume, "go on with the run in this directory")
+      ->check(CLI::ExistingDirectory)
+      ->excludes(out);
+  app.add_flag("--skip-nonfinite", flags.skip_nonfinite,
+               "leave out steps whose loss or gradient is not finite, instead of stopping");
+  app.add_option("--threads", flags.threads, "default: all cores")->check(CLI::NonNegativeNumber);
+  app.add_flag("--quiet", flags.quiet, "print nothing but errors");
+}
+
+void AddExport(CLI::App& app, ExportFlags& flags) {
+  app.footer(kExportExamples);
+  app.add_option("run", flags.run, "directory of a run")->required()->check(CLI::ExistingDirectory);
+  app.add_option("--out", flags.out, "model file to write (default: RUN/model.safetensors)");
+  app.add_option("--dtype", flags.dtype, "of the stored weights: f32, f16 or bf16");
+  app.add_flag("--last", flags.last, "the newest checkpoint's weights, not the best's");
+}
+
+int RunTrain(const CLI::App& app, const TrainFlags& flags) {
+  KeepMemory();
+  SetThreads(flags.threads);
+  std::signal(SIGINT, AskToStop);
+  std::signal(SIGTERM, AskToStop);
+  const bool resume = !flags.resume.empty();
+  Check(!resume || flags.config.empty(), "train",
+        "--resume takes the run's own config, so no config file may be given");
+  const std::string path = resume ? flags.resume + "/config.toml" : flags.config;
+  const RunConfig config = ResolveConfig(path, Overrides(app, flags));
+  RunOptions options;
+  options.log = stdout;
+  options.quiet = flags.quiet;
+  options.stop = [] { return g_stop != 0; };
+  options.directory = resume              ? flags.resume
+                      : flags.out.empty() ? FreshDirectory(config)
+                                          : flags.out;
+  const RunResult result = resume ? Resume(config, options) : Train(config, options);
+  const std::string& run = options.directory;
+  switch (result.end) {
+    case RunResult::End::kLogClosed:
+      return 0;
+    case RunResult::End::kStopped:
+      fmt::print(stderr, "stopped after step {}; go on with: linattn train --resume {}\n",
+                 result.state.step, run);
+      return 128 + SIGINT;
+    case RunResult::End::kFinished:
+      break;
+  }
+  if (!flags.quiet) {
+    fmt::print("{} steps in {:.1f} minutes; model: {}/model.safetensors\n", result.state.step,
+               result.state.wall_s / 60, run);
+  }
+  return 0;
+}
+
+int RunExport(const ExportFlags& flags) {
+  const std::string out = flags.out.empty() ? flags.run + "/model.safetensors" : flags.out;
+  const std::string checkpoint = ExportRun(flags.run, out, flags.dtype, !flags.last);
+  fmt::print("{} -> {}\n", checkpoint, out);
+  return 0;
+}
+
+int Main(int argc, char** argv) {
+  CLI::App app("Trains transformers whose attention is a recurrence.", "linattn");
+  app.set_version_flag("--version", "linattn " LINATTN_VERSION);
+  app.require_subcommand(1);
+  TrainFlags train_flags;
+  ExportFlags export_flags;
+  CLI::App& train = *app.add_subcommand("train", "train a model, or go on with a run");
+  CLI::App& to_export = *app.add_subcommand("export", "write a run's weights as a model file");
+  AddTrain(train, train_flags);
+  AddExport(to_export, export_flags);
+  try {
+    app.parse(argc, argv);
+    return train.parsed() ? RunTrain(train, train_flags) : RunExport(export_flags);
+  } catch (const CLI::ParseError& e) {
+    return app.exit(e) == 0 ? 0 : 2;
+  } catch (const Error& e) {
+    fmt::print(stderr, "linattn: {}\n", e.what());
+    return e.fault() == Fault::kCaller ? 2 : 1;
+  } catch (const std::exception& e) {
+    fmt::print(stderr, "linattn: {}\n", e.what());
+    return 1;
+  }
+}
+
+}  // namespace
+}  // namespace linattn
+
+int main(int argc, char** argv) { return linattn::Main(argc, argv); }
