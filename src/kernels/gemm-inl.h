@@ -39,7 +39,7 @@ struct GemmC {
   bool add = false;  // C += instead of C =
 };
 
-// A tile of C is kTileRows x kTileVectors registers. AVX-512 has 32 of them, AVX2 and SSE2 have 16;
+// A tile of C is kTileRows x kTileVectors registers. AVX-512 has 32 of them, AVX2 and the rest 16;
 // the tiles leave room for the row of B and keep enough sums in flight to hide the latency of an
 // FMA.
 #if HWY_TARGET <= HWY_AVX3

@@ -1,0 +1,120 @@
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "kernels/mixer.h"
+
+// Sizes and scratch of the chunkwise state mixers; the part that does not depend on the SIMD
+// target.
+namespace linattn {
+
+// C tokens a chunk, G value heads a key head; the rest as in MixerDims.
+struct ChunkShape {
+  int64_t C = 0, K = 0, F = 0, V = 0, G = 0;
+};
+ChunkShape ShapeOfChunks(const MixerDims& dims);
+
+// One call of a mixer's fast functions, checked. eps and scale (on phi(q)) have their defaults
+// filled in.
+struct ChunkCall {
+  const MixerInputs& in;
+  const MixerOutputs& out;
+  const FeatureMap& phi;
+  float scale, eps;
+  ChunkShape shape;
+};
+
+// Hands out pieces of a block of floats, each on its own cache lines. A null block only counts.
+class Pieces {
+ public:
+  explicit Pieces(float* block) : block_(block) {}
+  float* Take(int64_t floats) {
+    float* piece = block_ ? block_ + used_ : nullptr;
+    used_ += (floats + 15) / 16 * 16;
+    return piece;
+  }
+  int64_t used() const { return used_; }
+
+ private:
+  float* block_;
+  int64_t used_ = 0;
+};
+
+struct ThreadScratch {
+  float* block;
+  int64_t floats;  // a thread
+  float* Of(int thread) const { return block + thread * floats; }
+};
+
+// Scratch of one task, forward. Letters as in docs/symbols.md; T marks a transpose.
+struct ForwardScratch {
+  float *raw, *Q, *K, *KT, *V, *O, *A, *den;  // [C,K] [C,F] [C,F] [F,C] [C,V] [C,V] [C,C] [C]
+  float *S, *z;                               // [G,F,V] [G,F]
+  ForwardScratch(const ChunkShape& s, Pieces& p)
+      : raw(p.Take(s.C * s.K)),
+        Q(p.Take(s.C * s.F)),
+        K(p.Take(s.C * s.F)),
+        KT(p.Take(s.F * s.C)),
+        V(p.Take(s.C * s.V)),
+        O(p.Take(s.C * s.V)),
+        A(p.Take(s.C * s.C)),
+        den(p.Take(s.C)),
+        S(p.Take(s.G * s.F * s.V)),
+        z(p.Take(s.G * s.F)) {}
+};
+
+// Scratch of one task, backward. L, l are the gradients of the state and of z.
+struct BackwardScratch {
+  float *raw, *Q, *K, *KT, *V, *VT;  // [C,K] [C,F] [C,F] [F,C] [C,V] [V,C]
+  float *O, *dN, *dd, *dd_sum;       // [C,V] [C,V] [C] [C]
+  float *A, *dA;                     // [C,C] [C,C]
+  float *dF, *dFT, *dX, *dV;         // [C,F] [F,C] [C,K] [C,V]: of phi(q) or phi(k), and of q or k
+  float *ST, *L, *z, *l, *l_sum;     // [G,V,F] [G,F,V] [G,F] [G,F] [F]
+  BackwardScratch(const ChunkShape& s, Pieces& p)
+      : raw(p.Take(s.C * s.K)),
+        Q(p.Take(s.C * s.F)),
+        K(p.Take(s.C * s.F)),
+        KT(p.Take(s.F * s.C)),
+        V(p.Take(s.C * s.V)),
+        VT(p.Take(s.V * s.C)),
+        O(p.Take(s.C * s.V)),
+        dN(p.Take(s.C * s.V)),
+        dd(p.Take(s.C)),
+        dd_sum(p.Take(s.C)),
+        A(p.Take(s.C * s.C)),
+        dA(p.Take(s.C * s.C)),
+        dF(p.Take(s.C * s.F)),
+        dFT(p.Take(s.F * s.C)),
+        dX(p.Take(s.C * s.K)),
+        dV(p.Take(s.C * s.V)),
+        ST(p.Take(s.G * s.V * s.F)),
+        L(p.Take(s.G * s.F * s.V)),
+        z(p.Take(s.G * s.F)),
+        l(p.Take(s.G * s.F)),
+        l_sum(p.Take(s.F)) {}
+};
+
+// One token of one value head: phi(q), phi(k) [F]; v, o [V]; the head's part of the state block, S
+// [F,V] and z [F].
+struct StepHead {
+  int64_t F, V;
+  const float *q, *k, *v;
+  float *S, *z, *o;
+  float factor;  // scale
+};
+
+// Zeroes these tokens' rows of an array [B,T,...] of any dtype; nothing if it is absent.
+void ZeroTokens(const Array& array, const std::vector<TokenList>& tokens);
+
+// Floats of scratch that one thread needs, forward or backward.
+inline int64_t ScratchFloats(const ChunkShape& shape) {
+  Pieces forward(nullptr), backward(nullptr);
+  ForwardScratch{shape, forward};
+  BackwardScratch{shape, backward};
+  return std::max(forward.used(), backward.used());
+}
+
+}  // namespace linattn

@@ -1,0 +1,265 @@
+// The chunkwise backward of the state mixers: no state is kept from the forward. Included once a
+// SIMD target, inside foreach_target's loop.
+//
+// With o = n / den, n_i = S_i^T Q_i, den_i = Q_i . z_i + eps (Q = scale phi(q)), the gradients of n
+// and den are dN = d_o / den and dd = -(d_o . o) / den. A sweep forward in time rebuilds S and
+// gives d_q; a sweep backward carries L = d_S and l = d_z, starting from d_ST and d_zT, and gives
+// d_k and d_v. Both see dA = tril(dN V^T + dd).
+#if defined(LINATTN_KERNELS_CHUNK_BACKWARD_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef LINATTN_KERNELS_CHUNK_BACKWARD_INL_H_
+#undef LINATTN_KERNELS_CHUNK_BACKWARD_INL_H_
+#else
+#define LINATTN_KERNELS_CHUNK_BACKWARD_INL_H_
+#endif
+
+#include "kernels/chunk_forward-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace linattn {
+namespace HWY_NAMESPACE {
+
+// ST [G,V,F] and z [G,F]: the initial state, transposed as the forward sweep reads it.
+template <class P>
+void LoadTransposedStates(const HeadTask& task, const BackwardScratch& w) {
+  const MixerInputs& in = task.call.in;
+  const ChunkShape& s = task.call.shape;
+  for (int64_t g = 0; g < s.G; ++g) {
+    const int64_t n = task.sequence, head = task.value_head(g);
+    float* ST = w.ST + g * s.V * s.F;
+    std::fill_n(ST, s.V * s.F, 0.0f);
+    for (int64_t f = 0; f < s.F && in.S0.present(); ++f)
+      for (int64_t v = 0; v < s.V; ++v) ST[v * s.F + f] = *in.S0.At<float>(n, head, f, v);
+    if constexpr (P::kNormalised) {
+      std::fill_n(w.z + g * s.F, s.F, 0.0f);
+      if (in.z0.present()) std::copy_n(in.z0.At<float>(n, head), s.F, w.z + g * s.F);
+    }
+  }
+}
+
+// L [G,F,V] and l [G,F]: d_ST and d_zT, or zero.
+inline void LoadStateGradients(const HeadTask& task, const MixerGradients& grad,
+                               const BackwardScratch& w) {
+  const ChunkShape& s = task.call.shape;
+  for (int64_t g = 0; g < s.G; ++g) {
+    const int64_t n = task.sequence, head = task.value_head(g);
+    float *L = w.L + g * s.F * s.V, *l = w.l + g * s.F;
+    std::fill_n(L, s.F * s.V, 0.0f);
+    std::fill_n(l, s.F, 0.0f);
+    for (int64_t f = 0; f < s.F && grad.d_ST.present(); ++f)
+      std::copy_n(grad.d_ST.At<float>(n, head, f), s.V, L + f * s.V);
+    if (grad.d_zT.present()) std::copy_n(grad.d_zT.At<float>(n, head), s.F, l);
+  }
+}
+
+// dN [n,V] and dd [n] of value head g.
+template <class P>
+void LoadOutputGradients(const HeadTask& task, const MixerGradients& grad, const BackwardScratch& w,
+                         int64_t begin, int64_t n, int64_t g) {
+  const auto& [in, out, phi, scale, eps, s] = task.call;
+  std::fill_n(w.dd, n, 0.0f);
+  if (!grad.d_o.present()) {
+    std::fill_n(w.dN, n * s.V, 0.0f);
+    return;
+  }
+  LoadRows(task.O(grad.d_o, g), begin, n, w.dN);
+  if constexpr (P::kNormalised) {
+    LoadRows(task.O(out.o, g), begin, n, w.O);
+    for (int64_t i = 0; i < n; ++i) {
+      const float den =
+          *out.norm.At<float>(task.queries.row, task.queries[begin + i], task.value_head(g));
+      float* dN = w.dN + i * s.V;
+      Scale(den != 0 ? 1 / den : 0.0f, dN, s.V);
+      w.dd[i] = -Dot(dN, w.O + i * s.V, s.V);
+    }
+  }
+}
+
+// Turns dF [n,F], the gradient of phi(x), into that of x and writes it. raw and y as LoadFeatures
+// left them.
+inline void StoreFeatureGradients(const HeadTask& task, const BackwardScratch& w, const float* y,
+                                  const TokenRows& to, int64_t begin, int64_t n) {
+  task.call.phi.Backward(w.raw, y, w.dF, n, task.call.shape.K, w.dX);
+  StoreRows(to, begin, n, w.dX);
+}
+
+// Sums dA [n,n] and dd over the value heads; dA is still to be masked and shifted by dd_sum.
+template <class P>
+void AddScoreGradient(const ChunkShape& s, const BackwardScratch& w, int64_t n, int64_t g) {
+  LowerProduct(n, s.V, w.dN, w.VT, s.C, w.dA, g > 0);
+  for (int64_t i = 0; i < n; ++i) w.dd_sum[i] = (g > 0 ? w.dd_sum[i] : 0.0f) + w.dd[i];
+}
+
+// dF (+)= dN S^T + dd z: the gradient of the queries through the state before their chunk.
+template <class P>
+void AddQueryGradient(const ChunkShape& s, const BackwardScratch& w, int64_t n, int64_t g) {
+  Gemm({n, s.F, s.V}, {w.dN, s.V, 1}, {w.ST + g * s.V * s.F, s.F}, {w.dF, s.F, g > 0});
+  if constexpr (P::kNormalised)
+    for (int64_t i = 0; i < n; ++i) AddScaled(w.dd[i], w.z + g * s.F, s.F, w.dF + i * s.F);
+}
+
+// S^T += V^T K, z += sum of K's rows.
+template <class P>
+void WriteTransposedState(const ChunkShape& s, const BackwardScratch& w, int64_t n, int64_t g) {
+  static_assert(P::kDecay == Decay::kNone && P::kWrite == Write::kAdd, "no such write yet");
+  Gemm({s.V, s.F, n}, {w.V, 1, s.V}, {w.K, s.F}, {w.ST + g * s.V * s.F, s.F, true});
+  if constexpr (P::kNormalised) AddRows(w.K, n, s.F, w.z + g * s.F);
+}
+
+// L += Q^T dN, l += dd^T Q: what reading the state asks of it. Q carries the scale.
+template <class P>
+void AddStateGradient(const ChunkShape& s, const BackwardScratch& w, int64_t n, int64_t g) {
+  Gemm({s.F, s.V, n}, {w.Q, 1, s.F}, {w.dN, s.V}, {w.L + g * s.F * s.V, s.V, true});
+  if constexpr (P::kNormalised)
+    for (int64_t i = 0; i < n; ++i) AddScaled(w.dd[i], w.Q + i * s.F, s.F, w.l + g * s.F);
+}
+
+// dFT [F,C] (+)= L V^T, the gradient of the keys through the state after their chunk, and dV = K L.
+inline void ReadStateGradient(const ChunkShape& s, const BackwardScratch& w, int64_t n, int64_t g) {
+  const float* L = w.L + g * s.F * s.V;
+  Gemm({s.F, n, s.V}, {L, s.V, 1}, {w.VT, s.C}, {w.dFT, s.C, g > 0});
+  Gemm({n, s.V, s.F}, {w.K, s.F, 1}, {L, s.V}, {w.dV, s.V});
+}
+
+// dF [n,F] = transpose of dFT, plus l of every value head.
+template <class P>
+void FinishKeyGradient(const ChunkShape& s, const BackwardScratch& w, int64_t n) {
+  Transpose({w.dFT, s.F, n, s.C}, w.dF, s.F);
+  if constexpr (P::kNormalised)
+    for (int64_t i = 0; i < n; ++i) AddScaled(1, w.l_sum, s.F, w.dF + i * s.F);
+}
+
+// l_sum [F] = l summed over the value heads, as it stands after the chunk.
+template <class P>
+void SumNormaliserGradients(const ChunkShape& s, const BackwardScratch& w) {
+  if constexpr (P::kNormalised) {
+    std::fill_n(w.l_sum, s.F, 0.0f);
+    for (int64_t g = 0; g < s.G; ++g) AddScaled(1, w.l + g * s.F, s.F, w.l_sum);
+  }
+}
+
+inline void LoadValues(const HeadTask& task, const BackwardScratch& w, int64_t begin, int64_t n,
+                       int64_t g) {
+  const ChunkShape& s = task.call.shape;
+  LoadRows(task.V(task.call.in.v, g), begin, n, w.V);
+  Transpose({w.V, n, s.V, s.V}, w.VT, s.C);
+}
+
+// Forward in time, causal: d_q.
+template <class P>
+void SweepForward(const HeadTask& task, const MixerGradients& grad, const BackwardScratch& w) {
+  const ChunkCall& call = task.call;
+  const ChunkShape& s = call.shape;
+  LoadTransposedStates<P>(task, w);
+  for (int64_t begin = 0; begin < task.queries.length; begin += s.C) {
+    const int64_t n = std::min(s.C, task.queries.length - begin);
+    LoadFeatures(call, task.K(call.in.k), begin, n, w.raw, w.K);
+    for (int64_t g = 0; g < s.G; ++g) {
+      LoadValues(task, w, begin, n, g);
+      LoadOutputGradients<P>(task, grad, w, begin, n, g);
+      AddScoreGradient<P>(s, w, n, g);
+      AddQueryGradient<P>(s, w, n, g);
+      WriteTransposedState<P>(s, w, n, g);
+    }
+    MaskUpper(n, s.C, P::kNormalised ? w.dd_sum : nullptr, w.dA);
+    LowerTimes(n, s.F, w.dA, s.C, w.K, {w.dF, s.F, true});
+    if (call.scale != 1) Scale(call.scale, w.dF, n * s.F);
+    LoadFeatures(call, task.Q(call.in.q), begin, n, w.raw, w.Q);
+    StoreFeatureGradients(task, w, w.Q, task.Q(grad.d_q), begin, n);
+  }
+}
+
+// Backward in time, causal: d_k, d_v, and L, l down to d_S0, d_z0.
+template <class P>
+void SweepBackward(const HeadTask& task, const MixerGradients& grad, const BackwardScratch& w) {
+  const ChunkCall& call = task.call;
+  const ChunkShape& s = call.shape;
+  LoadStateGradients(task, grad, w);
+  for (int64_t begin = LastChunk(task.keys.length, s.C); begin >= 0; begin -= s.C) {
+    const int64_t n = std::min(s.C, task.keys.length - begin);
+    LoadFeatures(call, task.Q(call.in.q), begin, n, w.raw, w.Q);
+    if (call.scale != 1) Scale(call.scale, w.Q, n * s.F);
+    LoadFeatures(call, task.K(call.in.k), begin, n, w.raw, w.K);
+    Transpose({w.K, n, s.F, s.F}, w.KT, s.C);
+    LowerProduct(n, s.F, w.Q, w.KT, s.C, w.A);
+    MaskUpper(n, s.C, nullptr, w.A);
+    SumNormaliserGradients<P>(s, w);
+    for (int64_t g = 0; g < s.G; ++g) {
+      LoadValues(task, w, begin, n, g);
+      LoadOutputGradients<P>(task, grad, w, begin, n, g);
+      AddScoreGradient<P>(s, w, n, g);
+      ReadStateGradient(s, w, n, g);
+      Gemm({n, s.V, n}, {w.A, 1, s.C}, {w.dN, s.V}, {w.dV, s.V, true});
+      StoreRows(task.V(grad.d_v, g), begin, n, w.dV);
+      AddStateGradient<P>(s, w, n, g);
+    }
+    MaskUpper(n, s.C, P::kNormalised ? w.dd_sum : nullptr, w.dA);
+    Gemm({s.F, n, n}, {w.Q, 1, s.F}, {w.dA, s.C}, {w.dFT, s.C, true});
+    FinishKeyGradient<P>(s, w, n);
+    StoreFeatureGradients(task, w, w.K, task.K(grad.d_k), begin, n);
+  }
+}
+
+// Not causal: every query reads the state after the last key.
+template <class P>
+void BackwardFull(const HeadTask& task, const MixerGradients& grad, const BackwardScratch& w) {
+  const ChunkCall& call = task.call;
+  const ChunkShape& s = call.shape;
+  LoadTransposedStates<P>(task, w);
+  for (int64_t begin = 0; begin < task.keys.length && grad.d_q.present(); begin += s.C) {
+    const int64_t n = std::min(s.C, task.keys.length - begin);
+    LoadFeatures(call, task.K(call.in.k), begin, n, w.raw, w.K);
+    for (int64_t g = 0; g < s.G; ++g) {
+      LoadRows(task.V(call.in.v, g), begin, n, w.V);
+      WriteTransposedState<P>(s, w, n, g);
+    }
+  }
+  LoadStateGradients(task, grad, w);
+  for (int64_t begin = 0; begin < task.queries.length; begin += s.C) {
+    const int64_t n = std::min(s.C, task.queries.length - begin);
+    LoadFeatures(call, task.Q(call.in.q), begin, n, w.raw, w.Q);
+    if (call.scale != 1) Scale(call.scale, w.Q, n * s.F);
+    for (int64_t g = 0; g < s.G; ++g) {
+      LoadOutputGradients<P>(task, grad, w, begin, n, g);
+      AddQueryGradient<P>(s, w, n, g);
+      AddStateGradient<P>(s, w, n, g);
+    }
+    if (!grad.d_q.present()) continue;
+    if (call.scale != 1) Scale(call.scale, w.dF, n * s.F);
+    call.phi.Forward(w.raw, n, s.K, w.Q);  // without the scale again
+    StoreFeatureGradients(task, w, w.Q, task.Q(grad.d_q), begin, n);
+  }
+  SumNormaliserGradients<P>(s, w);
+  for (int64_t begin = 0; begin < task.keys.length; begin += s.C) {
+    const int64_t n = std::min(s.C, task.keys.length - begin);
+    LoadFeatures(call, task.K(call.in.k), begin, n, w.raw, w.K);
+    for (int64_t g = 0; g < s.G; ++g) {
+      LoadValues(task, w, begin, n, g);
+      ReadStateGradient(s, w, n, g);
+      StoreRows(task.V(grad.d_v, g), begin, n, w.dV);
+    }
+    FinishKeyGradient<P>(s, w, n);
+    StoreFeatureGradients(task, w, w.K, task.K(grad.d_k), begin, n);
+  }
+}
+
+template <class P>
+void BackwardTasks(const ChunkCall& call, const Sequences& sequences, const MixerGradients& grad,
+                   ThreadScratch scratch) {
+  ForEachTask(call, sequences, scratch, [&grad](const HeadTask& task, float* block) {
+    Pieces pieces(block);
+    const BackwardScratch w(task.call.shape, pieces);
+    if (task.call.in.options.causal) {
+      if (grad.d_q.present()) SweepForward<P>(task, grad, w);
+      SweepBackward<P>(task, grad, w);
+    } else {
+      BackwardFull<P>(task, grad, w);
+    }
+    StoreStates(task, w.L, w.l, grad.d_S0, P::kNormalised ? grad.d_z0 : Array());
+  });
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace linattn
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target include guard

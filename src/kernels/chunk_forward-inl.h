@@ -1,0 +1,159 @@
+// The chunkwise forward of the state mixers. Included once a SIMD target, inside foreach_target's
+// loop.
+#if defined(LINATTN_KERNELS_CHUNK_FORWARD_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef LINATTN_KERNELS_CHUNK_FORWARD_INL_H_
+#undef LINATTN_KERNELS_CHUNK_FORWARD_INL_H_
+#else
+#define LINATTN_KERNELS_CHUNK_FORWARD_INL_H_
+#endif
+
+#include "kernels/chunk-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace linattn {
+namespace HWY_NAMESPACE {
+
+// S and z of the task's value heads: from S0, z0, or zero.
+template <class P>
+void LoadStates(const HeadTask& task, float* S, float* z) {
+  const auto& [in, out, phi, scale, eps, s] = task.call;
+  for (int64_t g = 0; g < s.G; ++g) {
+    const int64_t head = task.value_head(g);
+    for (int64_t f = 0; f < s.F; ++f, S += s.V) {
+      if (in.S0.present())
+        std::copy_n(in.S0.At<float>(task.sequence, head, f), s.V, S);
+      else
+        std::fill_n(S, s.V, 0.0f);
+    }
+    if constexpr (P::kNormalised) {
+      if (in.z0.present())
+        std::copy_n(in.z0.At<float>(task.sequence, head), s.F, z + g * s.F);
+      else
+        std::fill_n(z + g * s.F, s.F, 0.0f);
+    }
+  }
+}
+
+// The reverse, for S [G,F,V] -> to_S [N,HV,F,V] and z [G,F] -> to_z [N,HV,F]; absent ones are
+// skipped.
+inline void StoreStates(const HeadTask& task, const float* S, const float* z, const Array& to_S,
+                        const Array& to_z) {
+  const ChunkShape& s = task.call.shape;
+  for (int64_t g = 0; g < s.G; ++g) {
+    const int64_t head = task.value_head(g);
+    for (int64_t f = 0; f < s.F && to_S.present(); ++f)
+      std::copy_n(S + (g * s.F + f) * s.V, s.V, to_S.At<float>(task.sequence, head, f));
+    if (to_z.present()) std::copy_n(z + g * s.F, s.F, to_z.At<float>(task.sequence, head));
+  }
+}
+
+// S += K^T V, z += sum of K's rows, for the n tokens in scratch.
+template <class P>
+HWY_INLINE void WriteState(const ChunkShape& s, const ForwardScratch& w, int64_t n, int64_t g) {
+  static_assert(P::kDecay == Decay::kNone && P::kWrite == Write::kAdd, "no such write yet");
+  Gemm({s.F, s.V, n}, {w.K, 1, s.F}, {w.V, s.V}, {w.S + g * s.F * s.V, s.V, true});
+  if constexpr (P::kNormalised) AddRows(w.K, n, s.F, w.z + g * s.F);
+}
+
+// O = Q S and den = Q z + eps: what the tokens in scratch read from the state before their chunk.
+template <class P>
+HWY_INLINE void ReadState(const ChunkCall& call, const ForwardScratch& w, int64_t n, int64_t g) {
+  const ChunkShape& s = call.shape;
+  Gemm({n, s.V, s.F}, {w.Q, s.F, 1}, {w.S + g * s.F * s.V, s.V}, {w.O, s.V});
+  if constexpr (P::kNormalised)
+    for (int64_t i = 0; i < n; ++i) w.den[i] = Dot(w.Q + i * s.F, w.z + g * s.F, s.F) + call.eps;
+}
+
+// O += A V and den += row sums of A: what they read from each other.
+template <class P>
+HWY_INLINE void ReadChunk(const ChunkShape& s, const ForwardScratch& w, int64_t n) {
+  LowerTimes(n, s.V, w.A, s.C, w.V, {w.O, s.V, true});
+  if constexpr (P::kNormalised)
+    for (int64_t i = 0; i < n; ++i)
+      for (int64_t j = 0; j <= i; ++j) w.den[i] += w.A[i * s.C + j];
+}
+
+// Divides O by den (0/0 is 0; den is 1 where it is not used) and writes both out.
+template <class P>
+void StoreOutputs(const HeadTask& task, const ForwardScratch& w, int64_t begin, int64_t n,
+                  int64_t g) {
+  const auto& [in, out, phi, scale, eps, s] = task.call;
+  for (int64_t i = 0; i < n; ++i) {
+    const float den = P::kNormalised ? w.den[i] : 1.0f;
+    if constexpr (P::kNormalised) Scale(den != 0 ? 1 / den : 0.0f, w.O + i * s.V, s.V);
+    if (out.norm.present())
+      *out.norm.At<float>(task.queries.row, task.queries[begin + i], task.value_head(g)) = den;
+  }
+  StoreRows(task.O(out.o, g), begin, n, w.O);
+}
+
+inline void LoadQueries(const HeadTask& task, const ForwardScratch& w, int64_t begin, int64_t n) {
+  const ChunkCall& call = task.call;
+  LoadFeatures(call, task.Q(call.in.q), begin, n, w.raw, w.Q);
+  if (call.scale != 1) Scale(call.scale, w.Q, n * call.shape.F);
+}
+
+template <class P>
+void ForwardCausal(const HeadTask& task, const ForwardScratch& w) {
+  const ChunkCall& call = task.call;
+  const ChunkShape& s = call.shape;
+  for (int64_t begin = 0; begin < task.keys.length; begin += s.C) {
+    const int64_t n = std::min(s.C, task.keys.length - begin);
+    LoadQueries(task, w, begin, n);
+    LoadFeatures(call, task.K(call.in.k), begin, n, w.raw, w.K);
+    Transpose({w.K, n, s.F, s.F}, w.KT, s.C);
+    LowerProduct(n, s.F, w.Q, w.KT, s.C, w.A);
+    MaskUpper(n, s.C, nullptr, w.A);
+    for (int64_t g = 0; g < s.G; ++g) {
+      LoadRows(task.V(call.in.v, g), begin, n, w.V);
+      ReadState<P>(call, w, n, g);
+      ReadChunk<P>(s, w, n);
+      WriteState<P>(s, w, n, g);
+      StoreOutputs<P>(task, w, begin, n, g);
+    }
+  }
+}
+
+// Every query reads the state after the last key.
+template <class P>
+void ForwardFull(const HeadTask& task, const ForwardScratch& w) {
+  const ChunkCall& call = task.call;
+  const ChunkShape& s = call.shape;
+  for (int64_t begin = 0; begin < task.keys.length; begin += s.C) {
+    const int64_t n = std::min(s.C, task.keys.length - begin);
+    LoadFeatures(call, task.K(call.in.k), begin, n, w.raw, w.K);
+    for (int64_t g = 0; g < s.G; ++g) {
+      LoadRows(task.V(call.in.v, g), begin, n, w.V);
+      WriteState<P>(s, w, n, g);
+    }
+  }
+  for (int64_t begin = 0; begin < task.queries.length; begin += s.C) {
+    const int64_t n = std::min(s.C, task.queries.length - begin);
+    LoadQueries(task, w, begin, n);
+    for (int64_t g = 0; g < s.G; ++g) {
+      ReadState<P>(call, w, n, g);
+      StoreOutputs<P>(task, w, begin, n, g);
+    }
+  }
+}
+
+template <class P>
+void ForwardTasks(const ChunkCall& call, const Sequences& sequences, ThreadScratch scratch) {
+  ForEachTask(call, sequences, scratch, [](const HeadTask& task, float* block) {
+    Pieces pieces(block);
+    const ForwardScratch w(task.call.shape, pieces);
+    const MixerOutputs& out = task.call.out;
+    LoadStates<P>(task, w.S, w.z);
+    if (task.call.in.options.causal)
+      ForwardCausal<P>(task, w);
+    else
+      ForwardFull<P>(task, w);
+    StoreStates(task, w.S, w.z, out.ST, P::kNormalised ? out.zT : Array());
+  });
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace linattn
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target include guard

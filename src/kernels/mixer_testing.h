@@ -1,0 +1,292 @@
+#pragma once
+
+#include <gtest/gtest.h>
+#include <hwy/aligned_allocator.h>
+#include <hwy/targets.h>
+#include <omp.h>
+
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <limits>
+#include <map>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "kernels/mixer.h"
+
+// Support for tests of mixers: a problem is made in float64, then run through the reference
+// functions in float64 and through the fast ones in another dtype, in buffers that start as NaN and
+// end in guard words.
+namespace linattn::mixer_testing {
+
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+
+struct Tensor {
+  std::vector<int64_t> shape;
+  std::vector<double> values;
+
+  explicit Tensor(std::vector<int64_t> sizes = {}, double value = kNaN) : shape(std::move(sizes)) {
+    int64_t n = shape.empty() ? 0 : 1;
+    for (int64_t size : shape) n *= size;
+    values.assign(n, value);
+  }
+  bool present() const { return !shape.empty(); }
+};
+
+// A Tensor's copy in memory of its own, contiguous, in any float dtype, with guard words around it.
+class Buffer {
+ public:
+  Buffer(const Tensor& tensor, DType dtype) : dtype_(dtype), shape_(tensor.shape) {
+    const int64_t n = static_cast<int64_t>(tensor.values.size());
+    bytes_.assign(n * SizeOf(dtype) + 2 * kGuard, kGuardByte);
+    for (int64_t i = 0; i < n; ++i) Set(i, tensor.values[i]);
+  }
+  Array view() {
+    Array a;
+    a.data = bytes_.data() + kGuard;
+    a.dtype = dtype_;
+    a.rank = static_cast<int>(shape_.size());
+    for (int64_t i = a.rank - 1, stride = 1; i >= 0; stride *= shape_[i--]) {
+      a.shape[i] = shape_[i];
+      a.stride[i] = stride;
+    }
+    return a;
+  }
+  // The contents; fails the test if something was written outside.
+  Tensor Read() const {
+    Tensor tensor(shape_);
+    for (size_t i = 0; i < tensor.values.size(); ++i) tensor.values[i] = Get(i);
+    for (int64_t i = 0; i < kGuard; ++i) {
+      EXPECT_EQ(bytes_[i], kGuardByte) << "wrote " << kGuard - i << " bytes before the array";
+      EXPECT_EQ(bytes_[bytes_.size() - kGuard + i], kGuardByte) << "wrote behind the array";
+    }
+    return tensor;
+  }
+
+ private:
+  static constexpr int64_t kGuard = 64;
+  static constexpr uint8_t kGuardByte = 0xA5;
+  template <class T>
+  T* At(int64_t i) {
+    return reinterpret_cast<T*>(bytes_.data() + kGuard) + i;
+  }
+  void Set(int64_t i, double x) {
+    const float f = static_cast<float>(x);
+    if (dtype_ == DType::kF64) *At<double>(i) = x;
+    if (dtype_ == DType::kF32) *At<float>(i) = f;
+    if (dtype_ == DType::kBF16) *At<BF16>(i) = ToBF16(f);
+    if (dtype_ == DType::kF16) *At<F16>(i) = ToF16(f);
+  }
+  double Get(int64_t i) const {
+    Buffer& self = const_cast<Buffer&>(*this);
+    if (dtype_ == DType::kF64) return *self.At<double>(i);
+    if (dtype_ == DType::kF32) return *self.At<float>(i);
+    return dtype_ == DType::kBF16 ? ToFloat(*self.At<BF16>(i)) : ToFloat(*self.At<F16>(i));
+  }
+
+  DType dtype_;
+  std::vector<int64_t> shape_;
+  std::vector<uint8_t> bytes_;
+};
+
+// Sizes of a problem. `heads` is the smaller number of heads, `group` how many of the others share
+// one.
+struct Spec {
+  int64_t B = 2, T = 37, S = -1, heads = 2, group = 1, K = 8, V = 6;  // S < 0: self-attention
+  bool causal = true;
+  bool states = false;  // S0, z0 and gradients into ST, zT (state mixers)
+  bool exact = false;   // inputs that BF16 and F16 hold exactly
+  unsigned seed = 1;
+  std::vector<int64_t> lengths, k_lengths, mask, boundaries, k_boundaries;
+};
+
+struct Problem {
+  Spec spec;
+  MixerOptions options;
+  int64_t N = 0, H = 0, HV = 0, HO = 0, F = 0;
+  std::map<std::string, Tensor> inputs;      // q k v g beta S0 z0
+  std::map<std::string, Tensor> cotangents;  // d_o d_ST d_zT
+};
+
+using Results = std::map<std::string, Tensor>;  // o norm ST zT, d_q d_k d_v d_g d_beta d_S0 d_z0
+
+inline Tensor Normal(std::vector<int64_t> shape, std::mt19937& random, bool exact) {
+  Tensor x(std::move(shape));
+  std::normal_distribution<double> normal;
+  for (double& value : x.values) {
+    value = static_cast<float>(normal(random));
+    if (exact) value = std::round(value * 32) / 32;
+  }
+  return x;
+}
+
+inline Problem MakeProblem(const Mixer& mixer, const Spec& s) {
+  Problem p{.spec = s};
+  const bool state = mixer.family == Family::kState;
+  const int64_t S = s.S < 0 ? s.T : s.S, many = s.heads * s.group;
+  p.options.causal = s.causal;
+  p.options.cross = s.S >= 0;
+  p.N = s.boundaries.empty() ? s.B : static_cast<int64_t>(s.boundaries.size()) - 1;
+  p.H = state ? s.heads : many;
+  p.HV = state ? many : s.heads;
+  p.HO = many;
+  p.F = s.K;
+  std::mt19937 random(s.seed);
+  const auto make = [&](std::vector<int64_t> shape) { return Normal(shape, random, s.exact); };
+  p.inputs["q"] = make({s.B, s.T, p.H, s.K});
+  p.inputs["k"] = make({s.B, S, s.heads, s.K});
+  p.inputs["v"] = make({s.B, S, p.HV, s.V});
+  if (mixer.decay == Decay::kScalar) p.inputs["g"] = make({s.B, s.T, p.HV});
+  if (mixer.decay == Decay::kPerChannel) p.inputs["g"] = make({s.B, s.T, p.HV, s.K});
+  for (double& g : p.inputs["g"].values) g = -std::abs(g) / 4;
+  if (mixer.write == Write::kDelta) p.inputs["beta"] = make({s.B, s.T, p.HV});
+  for (double& beta : p.inputs["beta"].values) beta = std::min(1.0, std::abs(beta));
+  p.cotangents["d_o"] = make({s.B, s.T, p.HO, s.V});
+  if (!s.states || !state) return p;
+  p.inputs["S0"] = make({p.N, p.HV, p.F, s.V});
+  p.cotangents["d_ST"] = make({p.N, p.HV, p.F, s.V});
+  if (!mixer.normalised) return p;
+  p.inputs["z0"] = make({p.N, p.HV, p.F});
+  for (double& z : p.inputs["z0"].values) z = std::abs(z);  // a sum of features
+  p.cotangents["d_zT"] = make({p.N, p.HV, p.F});
+  return p;
+}
+
+// Arrays of one call, in memory of their own.
+class Call {
+ public:
+  MixerInputs in;
+  MixerOutputs out;
+  MixerGradients grad;
+
+  Call(const Mixer& mixer, const Problem& p, DType dtype, DType output) : p_(p) {
+    const DType state = dtype == DType::kF64 ? DType::kF64 : DType::kF32;
+    const auto given = [&](const std::map<std::string, Tensor>& from, const char* name, DType as) {
+      const auto it = from.find(name);
+      return it == from.end() || !it->second.present() ? Array() : Own(name, it->second, as);
+    };
+    in.options = p.options;
+    in.q = given(p.inputs, "q", dtype), in.k = given(p.inputs, "k", dtype);
+    in.v = given(p.inputs, "v", dtype), in.g = given(p.inputs, "g", dtype);
+    in.beta = given(p.inputs, "beta", dtype);
+    in.S0 = given(p.inputs, "S0", state), in.z0 = given(p.inputs, "z0", state);
+    SetSegments();
+    grad.d_o = given(p.cotangents, "d_o", dtype);
+    grad.d_ST = given(p.cotangents, "d_ST", state), grad.d_zT = given(p.cotangents, "d_zT", state);
+    const Spec& s = p.spec;
+    out.o = Result("o", {s.B, s.T, p.HO, s.V}, output);
+    out.norm = Result("norm", {s.B, s.T, p.HO}, state);
+    if (mixer.family == Family::kState) out.ST = Result("ST", {p.N, p.HV, p.F, s.V}, state);
+    if (mixer.normalised) out.zT = Result("zT", {p.N, p.HV, p.F}, state);
+    const auto gradient = [&](const char* name, const Array& input, DType as) {
+      if (!input.present()) return Array();
+      std::vector<int64_t> shape(input.shape.begin(), input.shape.begin() + input.rank);
+      return Result(name, shape, as);
+    };
+    grad.d_q = gradient("d_q", in.q, output), grad.d_k = gradient("d_k", in.k, output);
+    grad.d_v = gradient("d_v", in.v, output), grad.d_g = gradient("d_g", in.g, output);
+    grad.d_beta = gradient("d_beta", in.beta, output);
+    grad.d_S0 = gradient("d_S0", in.S0, state), grad.d_z0 = gradient("d_z0", in.z0, state);
+  }
+
+  Results Read(bool backward) const {
+    Results results;
+    for (const std::string& name : results_)
+      if (backward || name[1] != '_') results[name] = buffers_.at(name)->Read();
+    return results;
+  }
+
+ private:
+  Array Own(const std::string& name, const Tensor& tensor, DType dtype) {
+    buffers_[name] = std::make_unique<Buffer>(tensor, dtype);
+    return buffers_[name]->view();
+  }
+  Array Result(const std::string& name, std::vector<int64_t> shape, DType dtype) {
+    results_.push_back(name);
+    return Own(name, Tensor(std::move(shape)), dtype);
+  }
+  void SetSegments() {
+    Segments& to = in.segments;
+    const auto list = [](const std::vector<int64_t>& x) {
+      return x.empty() ? Array() : MakeArray(x.data(), {static_cast<int64_t>(x.size())});
+    };
+    to.lengths = list(p_.spec.lengths), to.k_lengths = list(p_.spec.k_lengths);
+    to.boundaries = list(p_.spec.boundaries), to.k_boundaries = list(p_.spec.k_boundaries);
+    mask_.assign(p_.spec.mask.begin(), p_.spec.mask.end());
+    if (!mask_.empty()) to.mask = MakeArray(mask_.data(), {p_.spec.B, p_.spec.T});
+  }
+
+  const Problem p_;
+  std::vector<uint8_t> mask_;
+  std::map<std::string, std::unique_ptr<Buffer>> buffers_;
+  std::vector<std::string> results_;
+};
+
+inline Results Reference(const Mixer& mixer, const Problem& p, bool backward = false) {
+  Call call(mixer, p, DType::kF64, DType::kF64);
+  mixer.forward_ref(call.in, call.out);
+  if (backward) mixer.backward_ref(call.in, call.out, call.grad);
+  return call.Read(backward);
+}
+
+// Scratch that starts as NaN and ends in guard bytes.
+class Scratch {
+ public:
+  Scratch(const Mixer& mixer, const MixerInputs& in)
+      : bytes_(mixer.scratch_bytes(CheckInputs(mixer, in), omp_get_max_threads())),
+        block_(hwy::AllocateAligned<uint8_t>(bytes_ + kGuard)) {
+    std::memset(block_.get(), 0xFF, bytes_ + kGuard);  // every float a NaN
+  }
+  ~Scratch() {
+    for (int64_t i = bytes_; i < bytes_ + kGuard; ++i)
+      EXPECT_EQ(block_[i], 0xFF) << "wrote behind the scratch";
+  }
+  void* get() const { return block_.get(); }
+
+ private:
+  static constexpr int64_t kGuard = 64;
+  int64_t bytes_;
+  hwy::AlignedFreeUniquePtr<uint8_t[]> block_;
+};
+
+inline Results Fast(const Mixer& mixer, const Problem& p, bool backward = false,
+                    DType dtype = DType::kF32, DType output = DType::kF32) {
+  Call call(mixer, p, dtype, output);
+  mixer.forward(call.in, call.out, Scratch(mixer, call.in).get());
+  if (backward) mixer.backward(call.in, call.out, call.grad, Scratch(mixer, call.in).get());
+  return call.Read(backward);
+}
+
+// max|x - ref| / max|ref|, infinities compared by value.
+inline double RelativeError(const Tensor& x, const Tensor& ref) {
+  double error = 0, size = 0;
+  for (size_t i = 0; i < ref.values.size(); ++i) {
+    if (x.values[i] == ref.values[i]) continue;
+    const double e = std::abs(x.values[i] - ref.values[i]);
+    error = std::isfinite(e) ? std::max(error, e) : std::numeric_limits<double>::infinity();
+  }
+  for (double r : ref.values)
+    if (std::isfinite(r)) size = std::max(size, std::abs(r));
+  return error == 0 ? 0 : size == 0 ? error : error / size;
+}
+
+inline void ExpectClose(const Mixer& mixer, const Results& x, const Results& ref) {
+  for (const auto& [name, expected] : ref) {
+    const double bound = name[1] == '_' ? mixer.tolerance.backward : mixer.tolerance.forward;
+    EXPECT_LE(RelativeError(x.at(name), expected), bound) << name;
+  }
+}
+
+inline void OnEveryTarget(const std::function<void()>& body) {
+  for (const int64_t target : hwy::SupportedAndGeneratedTargets()) {
+    SCOPED_TRACE(hwy::TargetName(target));
+    hwy::SetSupportedTargetsForTest(target);
+    body();
+    hwy::SetSupportedTargetsForTest(0);
+  }
+}
+
+}  // namespace linattn::mixer_testing
