@@ -83,9 +83,10 @@ TEST(LinearOp, WithoutBiasAndWithStridedInputs) {
 
 TEST(LinearOp, Float64GradientsMatchDifferences) {
   torch::manual_seed(2);
-  const auto input = [](at::IntArrayRef s) { return at::randn(s, at::kDouble).requires_grad_(); };
-  const auto f = [](const TensorList& x) { return TensorList{Linear(x[0], x[1], x[2])}; };
-  EXPECT_LT(GradientError(f, {input({2, 3, 4}), input({5, 4}), input({5})}), 1e-8);
+  const auto leaf = [](at::IntArrayRef s) { return at::randn(s, at::kDouble).requires_grad_(); };
+  const Tensor x = leaf({2, 3, 4}), weight = leaf({5, 4}), bias = leaf({5});
+  const auto f = [&] { return TensorList{Linear(x, weight, bias)}; };
+  EXPECT_LT(GradientError(f, {x, weight, bias}), 1e-8);
 }
 
 TEST(LinearOp, ManyThreadsAtOnce) {

@@ -1,0 +1,294 @@
+#include "nn/transformer.h"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <cmath>
+#include <limits>
+
+#include "base/error.h"
+#include "nn/loss.h"
+#include "ops/gradcheck.h"
+
+namespace linattn {
+namespace {
+
+using at::Tensor;
+
+ModelConfig TextConfig(std::vector<std::string> mixers) {
+  ModelConfig c;
+  c.task = "text", c.head = "categorical", c.position = "learned";
+  c.max_len = 32, c.vocab = 11, c.dim = 16;
+  c.heads = c.value_heads = 2, c.head_dim = 4, c.value_dim = 6, c.mlp_dim = 24;
+  c.mixers = std::move(mixers);
+  return c;
+}
+
+ModelConfig ImageConfig(std::vector<std::string> mixers) {
+  ModelConfig c = TextConfig(std::move(mixers));
+  c.task = "images", c.head = "logistic_mixture", c.position = "image", c.mixtures = 3;
+  c.height = 3, c.width = 2, c.channels = 3, c.max_len = 18, c.vocab = 256;
+  return c;
+}
+
+Tensor RandomTokens(const ModelConfig& c, int64_t B, int64_t T) {
+  return at::randint(0, c.vocab, {B, T}, at::kLong);
+}
+
+Transformer Evaluating(const ModelConfig& c) {
+  torch::manual_seed(1);
+  Transformer model(c);
+  model.SetTraining(false);
+  return model;
+}
+
+TEST(Transformer, ParametersAreThoseOfTheFileFormat) {
+  auto image = ImageConfig({"linear", "softmax"}), tied = TextConfig({"linear"});
+  image.classes = 10;
+  tied.tied = true;
+  auto bare = TextConfig({"softmax"});
+  bare.position = "none";
+  for (const auto& c : {image, tied, bare, NamedConfig("fashion-small")}) {
+    const auto list = Transformer(c).NamedParameters();
+    const auto specs = Parameters(c);
+    ASSERT_EQ(list.size(), specs.size());
+    for (size_t i = 0; i < specs.size(); ++i) {
+      EXPECT_EQ(list[i].first, specs[i].name);
+      EXPECT_EQ(list[i].second.sizes().vec(), specs[i].shape) << specs[i].name;
+      EXPECT_TRUE(list[i].second.requires_grad());
+    }
+  }
+}
+
+TEST(Transformer, IsCausalBitForBit) {
+  for (const char* mixer : {"linear", "softmax"})
+    for (const bool autocast : {false, true}) {
+      const auto c = TextConfig({mixer, mixer});
+      auto model = Evaluating(c);
+      model.SetAutocast(autocast);
+      torch::NoGradGuard no_grad;
+      Tensor tokens = RandomTokens(c, 2, 20);
+      const Tensor before = model.Forward(tokens);
+      tokens = tokens.clone();
+      tokens[0][13] = (tokens[0][13] + 1) % c.vocab;
+      const Tensor after = model.Forward(tokens);
+      EXPECT_TRUE(at::equal(before.narrow(1, 0, 13), after.narrow(1, 0, 13))) << mixer;
+      EXPECT_FALSE(at::equal(before[0][13], after[0][13])) << mixer;
+      EXPECT_TRUE(at::equal(before[1], after[1])) << mixer;
+    }
+}
+
+TEST(Transformer, EncoderSeesTheFuture) {
+  auto c = TextConfig({"linear"});
+  c.causal = false;
+  auto model = Evaluating(c);
+  const Tensor tokens = RandomTokens(c, 1, 9);
+  Tensor other = tokens.clone();
+  other[0][8] = (other[0][8] + 1) % c.vocab;
+  EXPECT_FALSE(at::allclose(model.Forward(tokens)[0][0], model.Forward(other)[0][0]));
+}
+
+// A4, A33: padding on either side changes nothing for the tokens that are there, causal or not.
+TEST(Transformer, PaddingIsInvisible) {
+  for (const char* mixer : {"linear", "softmax"})
+    for (const bool causal : {true, false}) {
+      auto c = TextConfig({mixer, mixer});
+      c.causal = causal;
+      auto model = Evaluating(c);
+      torch::NoGradGuard no_grad;
+      const Tensor tokens = RandomTokens(c, 1, 5), expected = model.Forward(tokens);
+      for (const int64_t left : {0, 1, 7}) {
+        Tensor padded = at::full({2, 12}, 3, at::kLong), mask = at::zeros({2, 12}, at::kBool);
+        padded.narrow(1, left, 5).copy_(tokens.expand({2, 5}));
+        mask.narrow(1, left, 5).fill_(true);
+        const Tensor out = model.Forward(padded, &mask).narrow(1, left, 5);
+        EXPECT_LT((out - expected).abs().max().item<double>(), 1e-6)
+            << mixer << " causal " << causal << " left " << left;
+      }
+    }
+}
+
+// The derivative along one random direction a parameter, against central differences; float64.
+double ModelGradientError(const ModelConfig& c) {
+  torch::manual_seed(4);
+  Transformer model(c);
+  model.ToFloat64();
+  const Tensor tokens = RandomTokens(c, 2, 6);
+  Tensor targets = RandomTokens(c, 2, 6);
+  targets[1][5] = -1;
+  const auto loss = [&] { return TokenLoss(c, model.Forward(tokens), targets).sum(); };
+  const auto parameters = model.NamedParameters();
+  for (const auto& [name, p] : parameters)  // nothing stays at 0 or 1
+    p.set_data(p + at::randn_like(p.detach()) * 0.3);
+  loss().backward();
+  torch::NoGradGuard no_grad;
+  double worst = 0;
+  for (const auto& [name, p] : parameters) {
+    const Tensor direction = at::randn_like(p), kept = p.clone();
+    const auto moved = [&](double step) {
+      p.copy_(kept + step * direction);
+      return loss().item<double>();
+    };
+    const double numeric = (moved(1e-5) - moved(-1e-5)) / 2e-5;
+    p.copy_(kept);
+    const double analytic = (p.grad() * direction).sum().item<double>();
+    worst = std::max(worst, std::abs(analytic - numeric) / std::max(1.0, std::abs(numeric)));
+  }
+  return worst;
+}
+
+TEST(Transformer, GradientsOfTheWholeModel) {
+  for (const bool pre_norm : {true, false})
+    for (const char* activation : {"gelu", "relu"})
+      for (auto c : {TextConfig({"linear", "softmax"}), ImageConfig({"softmax", "linear"})}) {
+        c.pre_norm = pre_norm, c.activation = activation;
+        c.tied = c.head == "categorical";
+        EXPECT_LT(ModelGradientError(c), 1e-6) << c.head << " pre_norm " << pre_norm << activation;
+      }
+}
+
+// Outputs and the gradients of all parameters, laid end to end, of one pass.
+std::pair<Tensor, Tensor> RunOnce(const ModelConfig& c, bool autocast, bool float64) {
+  auto model = Evaluating(c);
+  model.SetAutocast(autocast);
+  if (float64) model.ToFloat64();
+  torch::manual_seed(9);
+  const Tensor tokens = RandomTokens(c, 2, 18);
+  const Tensor out = model.Forward(tokens);
+  TokenLoss(c, out, RandomTokens(c, 2, 18)).mean().backward();
+  std::vector<Tensor> gradients;
+  for (const auto& [name, p] : model.NamedParameters())
+    gradients.push_back(p.grad().flatten().to(at::kDouble));
+  return {out.detach().to(at::kDouble), at::cat(gradients)};
+}
+
+double RmsError(const Tensor& x, const Tensor& ref) {
+  return ((x - ref).norm() / ref.norm()).item<double>();
+}
+
+TEST(Transformer, Float32AndBFloat16AreCloseToFloat64) {
+  for (const char* mixer : {"linear", "softmax"})
+    for (const bool pre_norm : {true, false}) {
+      auto c = ImageConfig({mixer, mixer, mixer});
+      c.pre_norm = pre_norm;
+      const auto [ref, d_ref] = RunOnce(c, false, true);
+      const auto [single, d_single] = RunOnce(c, false, false);
+      const auto [half, d_half] = RunOnce(c, true, false);
+      EXPECT_LT(RmsError(single, ref), 1e-6) << mixer;
+      EXPECT_LT(RmsError(d_single, d_ref), 1e-5) << mixer;
+      EXPECT_LT(RmsError(half, ref), 5e-3) << mixer;  // 2^-9 a rounding
+      EXPECT_LT(RmsError(d_half, d_ref), 2e-2) << mixer;
+    }
+}
+
+// D10: an untrained byte model knows nothing, at any width.
+TEST(Transformer, UntrainedByteModelHasLossLn256) {
+  for (const bool tied : {false, true})
+    for (const int64_t dim : {32, 512}) {
+      auto c = TextConfig({"linear", "linear"});
+      c.vocab = 256, c.dim = dim, c.tied = tied, c.mlp_dim = 2 * dim;
+      auto model = Evaluating(c);
+      const Tensor tokens = RandomTokens(c, 4, 32);
+      const double loss =
+          TokenLoss(c, model.Forward(tokens), RandomTokens(c, 4, 32)).mean().item<double>();
+      EXPECT_NEAR(loss, std::log(256), 0.1) << "dim " << dim << " tied " << tied;
+    }
+}
+
+TEST(Transformer, UntrainedMixtureIsNearlyFlat) {
+  auto c = ImageConfig({"linear", "linear"});
+  c.mixtures = 10;
+  auto model = Evaluating(c);
+  const double nats = TokenLoss(c, model.Forward(RandomTokens(c, 8, 18)), RandomTokens(c, 8, 18))
+                          .mean()
+                          .item<double>();
+  EXPECT_NEAR(nats / std::log(2), 8, 0.3);
+}
+
+// B24
+TEST(Transformer, MaxLenTokensAreTheMost) {
+  const auto c = TextConfig({"linear"});
+  auto model = Evaluating(c);
+  EXPECT_EQ(model.Forward(RandomTokens(c, 1, 32)).size(1), 32);
+  try {
+    model.Forward(RandomTokens(c, 1, 33));
+    FAIL() << "33 tokens were accepted";
+  } catch (const Error& e) {
+    EXPECT_STREQ(e.what(), "[model] sequences must have at most max_len = 32 tokens, but have 33");
+  }
+}
+
+// B21
+TEST(Transformer, TokensOutOfRangeAreRefused) {
+  const auto c = TextConfig({"linear"});
+  auto model = Evaluating(c);
+  for (const int64_t token : {-1, 12, 65536}) {
+    Tensor tokens = RandomTokens(c, 1, 4);
+    tokens[0][2] = token;
+    EXPECT_THROW(model.Forward(tokens), Error) << token;
+  }
+  Tensor tokens = at::full({1, 4}, c.start_token(0), at::kLong);
+  EXPECT_NO_THROW(model.Forward(tokens));
+}
+
+TEST(Transformer, DropoutIsRandomInTrainingOnly) {
+  auto c = TextConfig({"linear"});
+  c.dropout = 0.5;
+  auto model = Evaluating(c);
+  const Tensor tokens = RandomTokens(c, 1, 8);
+  EXPECT_TRUE(at::equal(model.Forward(tokens), model.Forward(tokens)));
+  model.SetTraining(true);
+  EXPECT_FALSE(at::equal(model.Forward(tokens), model.Forward(tokens)));
+  torch::manual_seed(8);
+  const Tensor first = model.Forward(tokens);
+  torch::manual_seed(8);
+  EXPECT_TRUE(at::equal(model.Forward(tokens), first));
+}
+
+TEST(Transformer, ExportAndImportAreExact) {
+  const auto c = ImageConfig({"linear"});
+  auto model = Evaluating(c);
+  torch::manual_seed(77);
+  Transformer other(c);
+  other.SetTraining(false);
+  const Tensor tokens = RandomTokens(c, 2, 18);
+  EXPECT_FALSE(at::equal(model.Forward(tokens), other.Forward(tokens)));
+  other.Import(model.Export());
+  EXPECT_TRUE(at::equal(model.Forward(tokens), other.Forward(tokens)));
+
+  auto cut = model.Export();
+  cut[3].second.pop_back();
+  EXPECT_THROW(other.Import(cut), Error);
+  auto renamed = model.Export();
+  renamed[5].first = "nobody";
+  EXPECT_THROW(other.Import(renamed), Error);
+  EXPECT_TRUE(at::equal(model.Forward(tokens), other.Forward(tokens))) << "half imported";
+}
+
+// D7: which layer spoils the numbers.
+TEST(Transformer, FirstNonFiniteNamesTheLayer) {
+  const auto c = TextConfig({"linear", "softmax"});
+  auto model = Evaluating(c);
+  const Tensor tokens = RandomTokens(c, 1, 8);
+  EXPECT_EQ(model.FirstNonFinite(tokens), "");
+  torch::NoGradGuard no_grad;
+  auto parameters = model.NamedParameters();
+  const auto find = [&](const std::string& name) {
+    for (const auto& [key, tensor] : parameters)
+      if (key == name) return tensor;
+    return Tensor();
+  };
+  // Finite weights whose product overflows.
+  Tensor up = find("layers.1.mlp.up_proj.weight"), down = find("layers.1.mlp.down_proj.weight");
+  up.mul_(1e20), down.mul_(1e25);
+  EXPECT_EQ(model.FirstNonFinite(tokens), "layers.1.mlp");
+  find("layers.0.attn.k_proj.bias")[0] = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_EQ(model.FirstNonFinite(tokens), "layers.0.attn.k_proj.bias");
+}
+
+TEST(Transformer, UnknownMixerIsRefused) {
+  EXPECT_THROW(Transformer(TextConfig({"linearr"})), Error);
+}
+
+}  // namespace
+}  // namespace linattn
