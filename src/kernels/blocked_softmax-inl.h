@@ -140,18 +140,25 @@ HWY_INLINE void ForwardTile(const SoftmaxGroup& g, const Rule& rule, int64_t hea
 
 // ---- Backward ----
 
-// delta_t = d_o_t . o_t = sum_s p_ts d_p_ts, what the softmax takes off every d_p.
+// delta_t = d_o_t . o_t = sum_s p_ts d_p_ts, what the softmax takes off every d_p. Summed in the
+// order of the product that makes d_p, so that a query with one key gets a gradient of exactly 0.
 HWY_INLINE void ComputeDelta(const SoftmaxGroup& g, BackwardState& s) {
+  const FloatTag d;
+  const int64_t T = g.queries.length;
   for (int64_t j = 0; j < g.heads; ++j) {
-    for (int64_t q0 = 0; q0 < g.queries.length; q0 += kQueries) {
-      const int64_t n = std::min(kQueries, g.queries.length - q0);
-      LoadRows({g.out->o, g.queries, g.head + j}, q0, n, s.d_o_T);
+    for (int64_t q0 = 0; q0 < T; q0 += kQueries) {
+      const int64_t n = std::min(kQueries, T - q0);
       LoadRows({g.gradients->d_o, g.queries, g.head + j}, q0, n, s.d_o);
-      for (int64_t i = 0; i < n; ++i) {
-        float sum = 0;
-        for (int64_t c = 0; c < g.V; ++c) sum += s.d_o[i * g.V + c] * s.d_o_T[i * g.V + c];
-        s.delta[j * g.queries.length + q0 + i] = sum;
+      TransposeBlock(s.d_o, n, g.V, s.d_o_T);
+      LoadRows({g.out->o, g.queries, g.head + j}, q0, n, s.v);
+      TransposeBlock(s.v, n, g.V, s.d_v);
+      for (int64_t i = 0; i < kQueries; i += kLanes) {
+        auto sum = hn::Zero(d);
+        for (int64_t at = i; at < g.V * kQueries; at += kQueries)
+          sum = hn::MulAdd(hn::Load(d, s.d_v + at), hn::Load(d, s.d_o_T + at), sum);
+        hn::Store(sum, d, s.mean + i);
       }
+      std::copy_n(s.mean, n, s.delta + j * T + q0);
     }
   }
 }
