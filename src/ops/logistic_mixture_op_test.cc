@@ -31,7 +31,7 @@ TEST(LogisticMixtureOp, GradientsMatchDifferences) {
 TEST(LogisticMixtureOp, Float32MatchesFloat64) {
   const auto c = MakeCase();
   const auto run = [&](at::ScalarType type) {
-    const Tensor x = c.params.to(type).requires_grad_();
+    const Tensor x = c.params.detach().to(type).requires_grad_();
     const Tensor loss = LogisticMixtureLoss(x, c.pixels);
     (loss * at::arange(1, 13, type).view({2, 6})).sum().backward();
     return TensorList{loss.detach().to(at::kDouble), x.grad().to(at::kDouble)};
