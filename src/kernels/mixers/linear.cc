@@ -197,6 +197,7 @@ void Prefill(const MixerInputs& given, const Array& o, float* state, int64_t, in
   Check(!in.S0.present() && !in.z0.present(), "linear",
         "S0 and z0 must be absent in prefill, but are given (the state block is the state)");
   const MixerDims d = CheckInputs(k_linear, in);
+  Check(in.options.causal, "linear", "prefill must be causal, but options.causal is not set");
   Check(d.N == 1, "linear", "prefill must have one sequence, but has N={}", d.N);
   in.S0 = MakeArray(state, {1, d.HV, d.F, d.V});
   in.z0 = MakeArray(state + d.HV * d.F * d.V, {1, d.HV, d.F});
