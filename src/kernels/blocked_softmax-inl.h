@@ -40,6 +40,9 @@ HWY_INLINE FloatVector Weight(FloatVector x, FloatVector max) {
   return hn::Exp(d, hn::Sub(x, hn::Max(hn::Set(d, std::numeric_limits<float>::lowest()), max)));
 }
 
+// Columns of whole vectors that hold n queries.
+HWY_INLINE int64_t Columns(int64_t n) { return (n + kLanes - 1) / kLanes * kLanes; }
+
 // x [rows,columns] -> y [columns,kQueries], zero beyond `rows`.
 HWY_INLINE void TransposeBlock(const float* x, int64_t rows, int64_t columns, float* y) {
   for (int64_t c = 0; c < columns; ++c, y += kQueries) {
@@ -56,12 +59,12 @@ HWY_INLINE void ScaleRow(float scale, int64_t n, float* x) {
 
 // ---- Forward ----
 
-// Takes in a block of scores [keys,kQueries]: x becomes exp(x - max) for the new maximum, to which
-// the sums so far are brought (docs/mixers.md, "softmax").
-HWY_INLINE void Renew(int64_t keys, int64_t V, float* HWY_RESTRICT x, float* HWY_RESTRICT max,
-                      float* HWY_RESTRICT sum, float* HWY_RESTRICT o_T) {
+// Takes in the first `columns` of a block of scores [keys,kQueries]: x becomes exp(x - max) for the
+// new maximum, to which the sums so far are brought (docs/mixers.md, "softmax").
+HWY_INLINE void Renew(int64_t keys, int64_t columns, int64_t V, float* HWY_RESTRICT x,
+                      float* HWY_RESTRICT max, float* HWY_RESTRICT sum, float* HWY_RESTRICT o_T) {
   const FloatTag d;
-  for (int64_t i = 0; i < kQueries; i += kLanes) {
+  for (int64_t i = 0; i < columns; i += kLanes) {
     const auto old_max = hn::Load(d, max + i);
     auto new_max = old_max;
     for (int64_t s = 0; s < keys; ++s)
@@ -125,14 +128,14 @@ HWY_INLINE void ForwardTile(const SoftmaxGroup& g, const Rule& rule, int64_t hea
     LoadRows({g.in->k, g.keys, g.kv_head}, k0, keys, s.k);
     LoadRows({g.in->v, g.keys, g.kv_head}, k0, keys, s.v);
     for (int64_t q0 = begin; q0 < end; q0 += kQueries) {
-      const int64_t q1 = std::min(q0 + kQueries, end), b = q0 - begin;
-      const Sees sees = rule.Block(q0, q1, k0, k1);
+      const int64_t n = std::min(kQueries, end - q0), b = q0 - begin, columns = Columns(n);
+      const Sees sees = rule.Block(q0, q0 + n, k0, k1);
       if (sees == Sees::kNone) continue;
       float* o_T = s.o_T + b * g.V;
-      Gemm({keys, kQueries, g.K}, {s.k, g.K, 1}, {s.q_T + b * g.K, kQueries}, {s.scores, kQueries});
-      if (sees == Sees::kSome) rule.Hide(q0, q1, k0, k1, s.scores);
-      Renew(keys, g.V, s.scores, s.max + b, s.sum + b, o_T);
-      Gemm({g.V, kQueries, keys}, {s.v, 1, g.V}, {s.scores, kQueries}, {o_T, kQueries, true});
+      Gemm({keys, columns, g.K}, {s.k, g.K, 1}, {s.q_T + b * g.K, kQueries}, {s.scores, kQueries});
+      if (sees == Sees::kSome) rule.Hide(q0, q0 + n, k0, k1, s.scores);
+      Renew(keys, columns, g.V, s.scores, s.max + b, s.sum + b, o_T);
+      Gemm({g.V, columns, keys}, {s.v, 1, g.V}, {s.scores, kQueries}, {o_T, kQueries, true});
     }
   }
   EndTile(g, head, begin, end, s);
@@ -182,9 +185,9 @@ HWY_INLINE void LoadQueries(const SoftmaxGroup& g, int64_t j, int64_t q0, int64_
 }
 
 // P = exp(P - shift);  d_S = P (d_S - mean), for d_S = d_P on entry.
-HWY_INLINE void ScoreGradients(int64_t keys, BackwardState& s) {
+HWY_INLINE void ScoreGradients(int64_t keys, int64_t columns, BackwardState& s) {
   const FloatTag d;
-  for (int64_t i = 0; i < kQueries; i += kLanes) {
+  for (int64_t i = 0; i < columns; i += kLanes) {
     const auto shift = hn::Load(d, s.shift + i), mean = hn::Load(d, s.mean + i);
     for (int64_t at = i; at < keys * kQueries; at += kQueries) {
       const auto p = hn::Exp(d, hn::Sub(hn::Load(d, s.P + at), shift));
@@ -203,10 +206,11 @@ HWY_INLINE void BackwardBlock(const SoftmaxGroup& g, const Rule& rule, int64_t j
   const Sees sees = rule.Block(q0, q0 + n, k0, k0 + keys);
   if (sees == Sees::kNone) return;
   LoadQueries(g, j, q0, n, s);
-  Gemm({keys, kQueries, g.K}, {s.k, g.K, 1}, {s.q_T, kQueries}, {s.P, kQueries});
+  const int64_t columns = Columns(n);
+  Gemm({keys, columns, g.K}, {s.k, g.K, 1}, {s.q_T, kQueries}, {s.P, kQueries});
   if (sees == Sees::kSome) rule.Hide(q0, q0 + n, k0, k0 + keys, s.P);
-  Gemm({keys, kQueries, g.V}, {s.v, g.V, 1}, {s.d_o_T, kQueries}, {s.d_S, kQueries});
-  ScoreGradients(keys, s);
+  Gemm({keys, columns, g.V}, {s.v, g.V, 1}, {s.d_o_T, kQueries}, {s.d_S, kQueries});
+  ScoreGradients(keys, columns, s);
   Gemm({keys, g.V, n}, {s.P, kQueries, 1}, {s.d_o, g.V}, {s.d_v, g.V, true});
   Gemm({keys, g.K, n}, {s.d_S, kQueries, 1}, {s.q, g.K}, {s.d_k, g.K, true});
   float* d_q = s.d_q + (j * g.queries.length + q0) * g.K;
