@@ -54,6 +54,8 @@ std::string FindIdx(const std::string& directory, const std::string& set, const 
   if (const std::string exact = FirstOf(directory, names); !exact.empty()) return exact;
   const auto similar = FilesLike(directory, set, endings);
   if (similar.size() == 1) return similar[0];
+  Check(similar.empty(), "data", "{}: which file holds the {}? Found {}; name it {}", directory,
+        what, fmt::join(similar, ", "), names[1]);
   Fail("data", "{}: looked for {}, found none{}", directory, fmt::join(names, ", "), hint);
 }
 

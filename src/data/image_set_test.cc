@@ -80,6 +80,18 @@ TEST(LoadImages, MissingFilesAreListed) {
   EXPECT_THAT(MessageOf("mnist"), HasSubstr("mnist:DIR"));
 }
 
+TEST(LoadImages, FilesOfOtherNamesMustBeUnique) {
+  const TemporaryDirectory directory;
+  const std::string ending = "-images-idx3-ubyte.gz";
+  fs::copy(kMnist + "/t10k-labels-idx1-ubyte.gz", directory / "t10k-labels-idx1-ubyte.gz");
+  fs::copy(kMnist + "/t10k" + ending, directory / ("t10k_a" + ending));
+  EXPECT_EQ(LoadImages("mnist:" + directory.path(), Split::kTest).count, 20);
+  fs::copy(kMnist + "/t10k" + ending, directory / ("t10k_b" + ending));
+  EXPECT_THAT(
+      MessageOf("mnist:" + directory.path()),
+      AllOf(HasSubstr("which file holds the images? Found "), HasSubstr("t10k_b" + ending)));
+}
+
 TEST(LoadImages, CountsMustMatch) {
   const TemporaryDirectory directory;
   fs::copy(kMnist + "/t10k-images-idx3-ubyte.gz", directory / "t10k-images-idx3-ubyte.gz");
