@@ -25,12 +25,13 @@ HWY_BEFORE_NAMESPACE();
 namespace linattn {
 namespace HWY_NAMESPACE {
 
+// Comparisons are written so that NaN stays NaN.
 struct Elu1 {
   static HWY_INLINE FloatVector Value(FloatVector x) {
     const FloatTag d;
     const auto zero = hn::Zero(d);
-    return hn::IfThenElse(hn::Gt(x, zero), hn::Add(x, hn::Set(d, 1.0f)),
-                          hn::Exp(d, hn::Min(x, zero)));
+    const auto rest = hn::IfThenElse(hn::Le(x, zero), hn::Exp(d, hn::Min(x, zero)), x);
+    return hn::IfThenElse(hn::Gt(x, zero), hn::Add(x, hn::Set(d, 1.0f)), rest);
   }
   static HWY_INLINE FloatVector Slope(FloatVector x, FloatVector y) {
     const FloatTag d;
@@ -38,8 +39,12 @@ struct Elu1 {
   }
 };
 
+HWY_INLINE FloatVector Positive(FloatVector x) {
+  return hn::IfThenZeroElse(hn::Lt(x, hn::Zero(FloatTag())), x);
+}
+
 struct Relu {
-  static HWY_INLINE FloatVector Value(FloatVector x) { return hn::Max(x, hn::Zero(FloatTag())); }
+  static HWY_INLINE FloatVector Value(FloatVector x) { return Positive(x); }
   static HWY_INLINE FloatVector Slope(FloatVector x, FloatVector) {
     const FloatTag d;
     return hn::IfThenElseZero(hn::Gt(x, hn::Zero(d)), hn::Set(d, 1.0f));
@@ -48,11 +53,11 @@ struct Relu {
 
 struct SquaredRelu {
   static HWY_INLINE FloatVector Value(FloatVector x) {
-    const auto positive = hn::Max(x, hn::Zero(FloatTag()));
+    const auto positive = Positive(x);
     return hn::Mul(positive, positive);
   }
   static HWY_INLINE FloatVector Slope(FloatVector x, FloatVector) {
-    const auto positive = hn::Max(x, hn::Zero(FloatTag()));
+    const auto positive = Positive(x);
     return hn::Add(positive, positive);
   }
 };
@@ -138,9 +143,9 @@ class NamedMap final : public ElementwiseMap {
 const NamedMap kMaps[] = {
     {MapKind::kElu1, "elu1", [](double x) { return x > 0 ? x + 1 : std::exp(x); },
      [](double x) { return x > 0 ? 1 : std::exp(x); }},
-    {MapKind::kRelu, "relu", [](double x) { return x > 0 ? x : 0; },
+    {MapKind::kRelu, "relu", [](double x) { return x < 0 ? 0 : x; },
      [](double x) { return x > 0 ? 1.0 : 0.0; }},
-    {MapKind::kSquaredRelu, "squared_relu", [](double x) { return x > 0 ? x * x : 0; },
+    {MapKind::kSquaredRelu, "squared_relu", [](double x) { return x < 0 ? 0 : x * x; },
      [](double x) { return x > 0 ? 2 * x : 0; }},
     {MapKind::kIdentity, "identity", [](double x) { return x; }, [](double) { return 1.0; }},
 };
