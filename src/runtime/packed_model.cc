@@ -158,16 +158,6 @@ MixerOptions PackedModel::mixer_options() const {
   return options;
 }
 
-int64_t PackedModel::StateFloats(int64_t layer, int64_t capacity) const {
-  const FeatureMap& map = FeatureMapByName(config_.feature_map);
-  MixerDims dims;
-  dims.B = dims.T = dims.S = dims.N = 1;
-  dims.H = config_.heads, dims.HV = config_.value_heads;
-  dims.K = config_.head_dim, dims.V = config_.value_dim;
-  dims.F = map.Features(dims.K);
-  return mixer(layer).state_floats(dims, capacity);
-}
-
 void PackedModel::CheckTokens(std::span<const int32_t> tokens, int64_t first) const {
   for (size_t i = 0; i < tokens.size(); ++i) {
     const int64_t position = first + static_cast<int64_t>(i);
@@ -252,6 +242,14 @@ PackedModel::HeadViews PackedModel::Views(Workspace& w, int64_t begin, int64_t B
   return {view(qkv, width, c.heads, c.head_dim), view(qkv + keys, width, c.heads, c.head_dim),
           view(qkv + 2 * keys, width, c.value_heads, c.value_dim),
           view(w.o.data() + begin * ValueWidth(c), ValueWidth(c), c.value_heads, c.value_dim)};
+}
+
+int64_t StateFloats(const ModelConfig& c, int64_t layer, int64_t capacity) {
+  MixerDims dims;
+  dims.B = dims.T = dims.S = dims.N = 1;
+  dims.H = c.heads, dims.HV = c.value_heads, dims.K = c.head_dim, dims.V = c.value_dim;
+  dims.F = FeatureMapByName(c.feature_map).Features(dims.K);
+  return MixerByName(c.mixers[layer]).state_floats(dims, capacity);
 }
 
 PackedModel::Tensors RandomTensors(const ModelConfig& config, uint64_t seed) {

@@ -29,6 +29,10 @@ struct Workspace {
 // Weights of an untrained model: what benchmarks run.
 std::map<std::string, std::vector<float>> RandomTensors(const ModelConfig& config, uint64_t seed);
 
+// Floats of one sequence's state in a layer, with room for `capacity` tokens (which only caches
+// need).
+int64_t StateFloats(const ModelConfig& config, int64_t layer, int64_t capacity);
+
 // A model's weights, packed once for the matrix kernels. Immutable: any number of threads and
 // sessions may share one. A token's numbers depend neither on the rows that pass with it nor on the
 // thread count, bit for bit.
@@ -52,8 +56,6 @@ class PackedModel {
 
   const Mixer& mixer(int64_t layer) const;
   MixerOptions mixer_options() const;
-  // Floats of one sequence's state in a layer, with room for `capacity` tokens.
-  int64_t StateFloats(int64_t layer, int64_t capacity) const;
 
   // The passes of a forward, on rows [begin, begin + rows) of `w`: Embed, then for each layer
   // Project, the mixer from qkv to o, Finish; then Head. Tokens and positions have been checked by

@@ -29,7 +29,7 @@ Session::Session(const PackedModel& model, int64_t slots, int64_t capacity)
         capacity_);
   for (int64_t layer = 0; layer < c.layers(); ++layer) {
     layer_offset_.push_back(state_floats_);
-    state_floats_ += model.StateFloats(layer, capacity_);
+    state_floats_ += StateFloats(c, layer, capacity_);
   }
   slot_stride_ = RoundUp(state_floats_, 16);
   lengths_.assign(slots, 0);

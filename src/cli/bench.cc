@@ -1,0 +1,145 @@
+#include <omp.h>
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+#include "base/error.h"
+#include "cli/console.h"
+#include "cli/loaded_model.h"
+#include "cli/verbs.h"
+#include "kernels/machine_peak.h"
+#include "runtime/session.h"
+
+namespace linattn::cli {
+namespace {
+
+constexpr const char* kExamples = R"(
+Examples:
+  linattn bench                                     cifar10, random weights, batch 1 and 32
+  linattn bench cifar10 --mixer softmax --batch 1 --tokens 3072
+  linattn bench model.safetensors --batch 1,16,64 --json
+MODEL is a file, or mnist, cifar10 or fashion-small with random weights. Times are of steps alone, one token for
+every sequence, without sampling: the median of the rounds, and their spread. Run nothing beside it.)";
+
+using Clock = std::chrono::steady_clock;
+
+struct Options {
+  std::string model = "cifar10", mixer = "linear";
+  std::vector<int64_t> batches = {1, 32};
+  int64_t tokens = 0, rounds = 3;
+  bool json = false;
+};
+
+PackedModel MakeModel(const Options& o) {
+  for (const char* name : {"mnist", "cifar10", "fashion-small"}) {
+    if (o.model != name) continue;
+    const ModelConfig config = NamedConfig(name, o.mixer);
+    return PackedModel(config, RandomTensors(config, 1));
+  }
+  return PackedModel::Load(o.model);
+}
+
+// Seconds of `tokens` steps from an empty sequence.
+double Round(Session& session, int64_t tokens) {
+  const ModelConfig& c = session.model().config();
+  std::vector<int64_t> slots(session.slots());
+  std::iota(slots.begin(), slots.end(), 0);
+  std::vector<int32_t> next(slots.size(), static_cast<int32_t>(c.start_token(0)));
+  for (const int64_t slot : slots) session.Reset(slot);
+  const auto start = Clock::now();
+  for (int64_t t = 0; t < tokens; ++t) {
+    ThrowIfInterrupted();
+    session.Step(slots, next);
+    for (size_t i = 0; i < next.size(); ++i) {
+      next[i] = static_cast<int32_t>((t * 37 + static_cast<int64_t>(i) * 11) % c.vocab);
+    }
+  }
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+// Multiplications and additions of the weight matrices for one token; the mixers' own are not
+// counted.
+double FlopsOfToken(const ModelConfig& c) {
+  double flops = 0;
+  for (const ParameterSpec& spec : Parameters(c)) {
+    const bool matrix = spec.shape.size() == 2 && spec.name.find("embed") == std::string::npos &&
+                        spec.name.find("position") == std::string::npos;
+    if (matrix) flops += 2.0 * static_cast<double>(spec.shape[0] * spec.shape[1]);
+  }
+  return flops;
+}
+
+void BenchBatch(const Options& o, const PackedModel& model, int64_t batch, double peak) {
+  const ModelConfig& c = model.config();
+  Session session(model, batch);
+  // A state mixer's steps all cost the same, so some stand for all; a cache's grow, so all are run.
+  bool constant = true;
+  for (int64_t i = 0; i < c.layers(); ++i) {
+    constant &= model.mixer(i).family == Family::kState;
+  }
+  const int64_t tokens = std::min(c.max_len, o.tokens > 0 ? o.tokens
+                                             : constant   ? std::max<int64_t>(64, 1024 / batch)
+                                                          : c.max_len);
+  Round(session, std::min<int64_t>(tokens, 16));  // warm-up
+  std::vector<double> seconds;
+  for (int64_t i = 0; i < o.rounds; ++i) seconds.push_back(Round(session, tokens));
+  std::sort(seconds.begin(), seconds.end());
+  const double median = seconds[seconds.size() / 2];
+  const double spread = (seconds.back() - seconds.front()) / median;
+  const double rate = static_cast<double>(tokens * batch) / median;
+  // With a cache only a run of the whole length tells the time of a picture.
+  const bool whole = constant || tokens == c.max_len;
+  const double images = rate / static_cast<double>(c.max_len);
+  const double gflops = rate * FlopsOfToken(c) / 1e9;
+  if (o.json) {
+    const nlohmann::json json = {
+        {"model", o.model},
+        {"mixer", c.mixers[0]},
+        {"batch", batch},
+        {"tokens", tokens},
+        {"threads", omp_get_max_threads()},
+        {"us_per_step", median / static_cast<double>(tokens) * 1e6},
+        {"tokens_per_s", rate},
+        {"images_per_s", whole ? nlohmann::json(images) : nlohmann::json()},
+        {"matrix_gflops", gflops},
+        {"fma_peak_gflops", peak},
+        {"spread", spread}};
+    return Print("{}\n", json.dump());
+  }
+  Print("{:>5}  {:>6}  {:>9.1f}  {:>9.0f}  {:>9}  {:>7.1f}  {:>5.1f}%  {:>5.1f}%\n", batch, tokens,
+        median / static_cast<double>(tokens) * 1e6, rate,
+        whole ? fmt::format("{:.3f}", images) : "-", gflops, 100 * gflops / peak, 100 * spread);
+}
+
+void Run(const Options& o) {
+  const PackedModel model = MakeModel(o);
+  const double peak = MeasureFmaPeak();
+  if (!o.json) {
+    Print("{}, {} layers of {}; {} threads, float32 FMA peak {:.0f} GFLOP/s (measured now)\n",
+          o.model, model.config().layers(), model.config().mixers[0], omp_get_max_threads(), peak);
+    Print("batch  tokens    us/step   tokens/s   images/s  GFLOP/s    peak  spread\n");
+  }
+  for (const int64_t batch : o.batches) BenchBatch(o, model, batch, peak);
+}
+
+}  // namespace
+
+void AddBench(CLI::App& app, const Common&) {
+  CLI::App& verb = *app.add_subcommand("bench", "time decoding, against the machine's own peak");
+  auto o = std::make_shared<Options>();
+  AddModelArgument(verb, o->model);
+  verb.add_option("--mixer", o->mixer, "of a named model's layers (linear)");
+  verb.add_option("--batch", o->batches, "sequences that are stepped together (1,32)")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 4096));
+  verb.add_option("--tokens", o->tokens, "steps a round")->check(CLI::PositiveNumber);
+  verb.add_option("--rounds", o->rounds, "rounds (3)")->check(CLI::Range(1, 1000));
+  verb.add_flag("--json", o->json, "a line of JSON a batch");
+  verb.footer(kExamples);
+  verb.callback([o] { Run(*o); });
+}
+
+}  // namespace linattn::cli

@@ -1,0 +1,124 @@
+#include <chrono>
+#include <cstdio>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <numbers>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/progress.h"
+#include "cli/console.h"
+#include "cli/loaded_model.h"
+#include "cli/verbs.h"
+#include "data/image_set.h"
+#include "runtime/score.h"
+
+namespace linattn::cli {
+namespace {
+
+constexpr const char* kExamples = R"(
+Examples:
+  linattn eval model.safetensors --data fashion-mnist
+  linattn eval model.safetensors --data cifar10:DIR --split validation --limit 500 --json
+  linattn eval text.safetensors --data book.txt
+bits/dim is the negative log likelihood of a sub-pixel (of text: of a byte) in bits.)";
+
+struct Options {
+  std::string model, data, split = "test";
+  int64_t limit = 0, batch = 0;
+  bool json = false;
+};
+
+// Sequences of one length with their labels.
+struct Sequences {
+  int64_t count = 0, length = 0;
+  std::vector<uint8_t> symbols;  // [count,length]
+  std::vector<int64_t> labels;   // [count] or empty
+};
+
+Sequences ImageSequences(const Options& o, const ModelConfig& c) {
+  const ImageSet set = LoadImages(o.data, ParseSplit(o.split));
+  Check(set.height == c.height && set.width == c.width && set.channels == c.channels, "eval",
+        "the pictures must be {} x {} x {} (height, width, channels) for this model, but are {} x "
+        "{} x {}",
+        c.height, c.width, c.channels, set.height, set.width, set.channels);
+  Check(c.classes == 0 || !set.labels.empty(), "eval",
+        "a conditional model needs labelled pictures, but {} has none", o.data);
+  Sequences all{set.count, set.image_size(), set.pixels, {}};
+  all.labels.assign(set.labels.begin(), set.labels.end());
+  return all;
+}
+
+// The file cut into pieces of the model's length; what is left over at the end is not scored.
+Sequences TextSequences(const Options& o, const ModelConfig& c) {
+  Bytes bytes = ReadFile(o.data, "eval");
+  const int64_t size = static_cast<int64_t>(bytes.size()), length = std::min(size, c.max_len);
+  Check(c.vocab == 256, "eval", "text needs a vocabulary of 256 bytes, but the model has {}",
+        c.vocab);
+  Check(size > 0, "eval", "{}: the text must have at least one byte, but is empty", o.data);
+  const int64_t count = size / length;
+  bytes.resize(count * length);
+  return {count, length, std::move(bytes), {}};
+}
+
+void Run(const Options& o, const Common& common) {
+  const LoadedModel model(o.model);
+  const ModelConfig& c = model.config();
+  Check(!o.data.empty(), "eval", "the data must be given (--data), but are not");
+  Sequences all = c.task == "images" ? ImageSequences(o, c) : TextSequences(o, c);
+  if (o.limit > 0) all.count = std::min(all.count, o.limit);
+  const int64_t T = all.length;
+  const int64_t batch = o.batch > 0 ? o.batch : std::max<int64_t>(1, 8192 / T);
+  const char* unit = c.task == "images" ? "images" : "pieces";
+  Progress progress(all.count, stderr,
+                    {common.quiet ? Progress::Style::kQuiet : Progress::Style::kAuto, unit, {}});
+  FullPass pass(model.model);
+  double nats = 0;
+  const auto start = std::chrono::steady_clock::now();
+  for (int64_t i = 0; i < all.count; i += batch) {
+    ThrowIfInterrupted();
+    const int64_t B = std::min(batch, all.count - i);
+    const uint8_t* first = all.symbols.data() + i * T;
+    const std::vector<int32_t> symbols(first, first + B * T);
+    std::vector<int64_t> labels;
+    if (c.classes > 0) labels.assign(&all.labels[i], &all.labels[i] + B);
+    for (const double x : ScoreSequences(pass, symbols, labels, B)) nats += x;
+    const double per_token = nats / static_cast<double>((i + B) * T);
+    progress.Update(i + B, fmt::format("{:.4f} bits/dim", per_token / std::numbers::ln2));
+  }
+  progress.Finish();
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+  const double per_token = nats / static_cast<double>(all.count * T);
+  const double rate = static_cast<double>(all.count) / seconds.count();
+  if (o.json) {
+    const nlohmann::json json = {{"data", o.data},
+                                 {"split", c.task == "images" ? o.split : ""},
+                                 {"count", all.count},
+                                 {"bits_per_dim", per_token / std::numbers::ln2},
+                                 {"nats_per_token", per_token},
+                                 {"per_second", rate}};
+    return Print("{}\n", json.dump());
+  }
+  Print("{:.4f} bits/dim  {:.4f} nats/token  {} {} of {}{}  {:.1f} {}/s\n",
+        per_token / std::numbers::ln2, per_token, all.count, unit, o.data,
+        c.task == "images" ? " (" + o.split + ")" : "", rate, unit);
+}
+
+}  // namespace
+
+void AddEval(CLI::App& app, const Common& common) {
+  CLI::App& verb = *app.add_subcommand("eval", "bits/dim of a model on a data set");
+  auto o = std::make_shared<Options>();
+  AddModelArgument(verb, o->model);
+  verb.add_option("--data", o->data,
+                  "fashion-mnist, mnist:DIR, cifar10:DIR or png:DIR; for a model of text, a file");
+  verb.add_option("--split", o->split, "train, validation or test (test)");
+  verb.add_option("--limit", o->limit, "only the first N sequences")->check(CLI::PositiveNumber);
+  verb.add_option("--batch", o->batch, "sequences a pass (about 8192 tokens)")
+      ->check(CLI::PositiveNumber);
+  verb.add_flag("--json", o->json, "one line of JSON");
+  verb.footer(kExamples);
+  verb.callback([o, &common] { Run(*o, common); });
+}
+
+}  // namespace linattn::cli

@@ -1,0 +1,72 @@
+#include "cli/loaded_model.h"
+
+#include <fmt/ranges.h>
+
+#include <charconv>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <utility>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "model/model_file.h"
+
+namespace linattn::cli {
+namespace {
+
+constexpr const char* kClassNamesKey = "linattn.class_names";
+
+// Whole of `text` as a number; false if it is none.
+template <class T>
+bool ParseNumber(const std::string& text, T& value) {
+  const auto result = std::from_chars(text.data(), text.data() + text.size(), value);
+  return result.ec == std::errc() && result.ptr == text.data() + text.size();
+}
+
+}  // namespace
+
+LoadedModel::LoadedModel(const std::string& path) : LoadedModel(LoadModel(path)) {}
+
+LoadedModel::LoadedModel(ModelFile file)
+    : model(file.config, file.tensors), metadata(std::move(file.metadata)) {}
+
+std::vector<std::string> ClassNames(const std::map<std::string, std::string>& metadata) {
+  const auto found = metadata.find(kClassNamesKey);
+  if (found == metadata.end()) return {};
+  const nlohmann::json json = ParseJson(found->second, "model", kClassNamesKey);
+  std::vector<std::string> names;
+  if (!json.is_array()) return names;
+  for (const auto& name : json) {
+    if (name.is_string()) names.push_back(name.get<std::string>());
+  }
+  return names;
+}
+
+int64_t LoadedModel::ClassNamed(const std::string& text) const {
+  const int64_t classes = config().classes;
+  Check(classes > 0, "class", "the model must be conditional to take a class, but has no classes");
+  const std::vector<std::string> names = ClassNames(metadata);
+  int64_t number = -1;
+  if (ParseNumber(text, number) && number >= 0 && number < classes) return number;
+  for (size_t i = 0; i < names.size() && static_cast<int64_t>(i) < classes; ++i) {
+    if (names[i] == text) return static_cast<int64_t>(i);
+  }
+  if (names.empty()) {
+    Fail("class", "the class must be a number from 0 to {}, but is '{}'", classes - 1, text);
+  }
+  Fail("class", "the class must be a number from 0 to {} or one of {}, but is '{}'", classes - 1,
+       fmt::join(names, ", "), text);
+}
+
+CLI::Option* AddModelArgument(CLI::App& app, std::string& path) {
+  return app.add_option("model,--model", path, "model file (safetensors)")->type_name("MODEL");
+}
+
+uint64_t SeedFrom(const std::string& text) {
+  if (text.empty()) return std::random_device()();
+  uint64_t seed = 0;
+  Check(ParseNumber(text, seed), "seed", "must be a number from 0 to 2^64-1, but is '{}'", text);
+  return seed;
+}
+
+}  // namespace linattn::cli

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "cli/verbs.h"
+#include "model/model_file.h"
+#include "runtime/packed_model.h"
+
+namespace linattn::cli {
+
+// A model file, packed, and what its metadata say.
+struct LoadedModel {
+  explicit LoadedModel(const std::string& path);
+  explicit LoadedModel(ModelFile file);
+
+  PackedModel model;
+  std::map<std::string, std::string> metadata;
+
+  const ModelConfig& config() const { return model.config(); }
+  // The class with that number or name. Throws Error that lists the classes; also if the model has
+  // none.
+  int64_t ClassNamed(const std::string& text) const;
+};
+
+// The names that metadata key "linattn.class_names" holds, a JSON list of strings; empty if there
+// is none.
+std::vector<std::string> ClassNames(const std::map<std::string, std::string>& metadata);
+
+// Adds the argument MODEL, which may also be written --model.
+CLI::Option* AddModelArgument(CLI::App& app, std::string& path);
+
+// The seed, or a fresh one if `text` is empty. Throws Error unless it is a number from 0 to 2^64-1.
+uint64_t SeedFrom(const std::string& text);
+
+}  // namespace linattn::cli

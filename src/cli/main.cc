@@ -1,0 +1,82 @@
+#include <fmt/format.h>
+#include <omp.h>
+
+#include <CLI/CLI.hpp>
+#include <csignal>
+#include <cstdio>
+#include <new>
+
+#include "base/error.h"
+#include "cli/console.h"
+#include "cli/training.h"
+#include "cli/verbs.h"
+
+// linattn: the lean front end. Nothing else prints errors or decides on the exit status: 0, 2 (the
+// caller's fault), 1 (ours or the machine's), 130 (interrupted).
+namespace linattn::cli {
+namespace {
+
+constexpr const char* kExamples = R"(
+Examples:
+  linattn generate model.safetensors --n 16 --out samples.png
+  linattn complete model.safetensors --data fashion-mnist --out completions.png
+  linattn eval model.safetensors --data fashion-mnist --limit 1000
+  linattn inspect model.safetensors
+  linattn train --minutes 10
+Each verb has its own: linattn generate --help)";
+
+int Report(const char* message, int status) {
+  fmt::print(stderr, "linattn: {}\n", message);
+  return status;
+}
+
+int Parse(int argc, char** argv) {
+  CLI::App app("Transformers whose attention is a recurrence: generate, complete, evaluate, train.",
+               "linattn");
+  Common common;
+  app.set_version_flag("--version", "linattn " LINATTN_VERSION);
+  app.add_option("--threads", common.threads, "threads to use (default: all cores)")
+      ->check(CLI::Range(1, 1024))
+      ->each([](const std::string& text) { omp_set_num_threads(std::stoi(text)); });
+  app.add_flag("--quiet,-q", common.quiet, "no progress and no remarks");
+  app.footer(kExamples);
+  app.require_subcommand(1);
+  app.fallthrough();
+  AddGenerate(app, common);
+  AddComplete(app, common);
+  AddEval(app, common);
+  AddInspect(app, common);
+  AddBench(app, common);
+  AddTrainingVerbs(app);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& e) {
+    return app.exit(e) == 0 ? 0 : 2;
+  }
+  return 0;
+}
+
+int Main(int argc, char** argv) {
+  try {
+    DispatchTraining(argc, argv);
+    InstallSignalHandlers();
+    const int status = Parse(argc, argv);
+    Write(std::string_view());  // what is still buffered
+    return status;
+  } catch (const Interrupted&) {
+    return Report("interrupted", 128 + SIGINT);
+  } catch (const OutputClosed&) {
+    return 0;
+  } catch (const Error& e) {
+    return Report(e.what(), e.fault() == Fault::kCaller ? 2 : 1);
+  } catch (const std::bad_alloc&) {
+    return Report("not enough memory", 1);
+  } catch (const std::exception& e) {
+    return Report(e.what(), 1);
+  }
+}
+
+}  // namespace
+}  // namespace linattn::cli
+
+int main(int argc, char** argv) { return linattn::cli::Main(argc, argv); }

@@ -1,0 +1,66 @@
+#include "cli/training.h"
+
+#include <fmt/format.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/error.h"
+#include "cli/verbs.h"
+
+namespace linattn::cli {
+namespace {
+
+constexpr std::string_view kProgram = "linattn-train";
+
+[[noreturn]] void Execute(std::vector<std::string> arguments) {
+  namespace fs = std::filesystem;
+  const fs::path own = fs::read_symlink("/proc/self/exe");
+  const fs::path program = own.parent_path() / kProgram;
+  if (!fs::exists(program)) {
+    Fail(
+        arguments[0],
+        "'{}' must be beside {}, but is not: this is the lean build, which generates and evaluates "
+        "only. To train, install libtorch-dev (scripts/setup does) and build with: "
+        "cmake --preset release && cmake --build --preset release",
+        kProgram, own.string());
+  }
+  arguments.insert(arguments.begin(), program.string());
+  std::vector<char*> argv;
+  for (std::string& argument : arguments) argv.push_back(argument.data());
+  argv.push_back(nullptr);
+  execv(program.c_str(), argv.data());
+  throw Error(arguments[1], fmt::format("cannot run {}: {}", program.string(), strerror(errno)),
+              Fault::kInternal);
+}
+
+}  // namespace
+
+void DispatchTraining(int argc, char** argv) {
+  std::vector<std::string> common;  // options before the verb go behind it
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view argument = argv[i];
+    if (argument == "train" || argument == "export") {
+      std::vector<std::string> arguments(argv + i, argv + argc);
+      arguments.insert(arguments.end(), common.begin(), common.end());
+      Execute(std::move(arguments));
+    }
+    const bool takes_value = argument == "--threads" && i + 1 < argc;
+    if (!takes_value && argument != "--quiet" && !argument.starts_with("--threads=")) return;
+    common.emplace_back(argument);
+    if (takes_value) common.emplace_back(argv[++i]);
+  }
+}
+
+void AddTrainingVerbs(CLI::App& app) {
+  // Listed for --help; DispatchTraining has taken them before the parser sees them.
+  app.add_subcommand("train", "train a model, or go on with a run (see: train --help)");
+  app.add_subcommand("export", "write a run's weights as a model file");
+}
+
+}  // namespace linattn::cli

@@ -1,0 +1,21 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+namespace linattn::cli {
+
+// Options that every verb takes.
+struct Common {
+  int threads = 0;  // 0: all cores
+  bool quiet = false;
+};
+
+// Each adds one verb, which runs while `app` parses. `common` must outlive `app`.
+void AddGenerate(CLI::App& app, const Common& common);
+void AddComplete(CLI::App& app, const Common& common);
+void AddEval(CLI::App& app, const Common& common);
+void AddInspect(CLI::App& app, const Common& common);
+void AddBench(CLI::App& app, const Common& common);
+void AddTrainingVerbs(CLI::App& app);  // train, export: see training.h
+
+}  // namespace linattn::cli
