@@ -17,7 +17,6 @@
 #define LINATTN_KERNELS_BLOCKED_SOFTMAX_INL_H_
 #endif
 
-#include <hwy/contrib/math/math-inl.h>
 #include <hwy/highway.h>
 
 #include <algorithm>
@@ -26,6 +25,7 @@
 #include <limits>
 
 #include "kernels/blocked_softmax.h"
+#include "kernels/exp-inl.h"
 #include "kernels/gemm-inl.h"
 #include "kernels/token_rows-inl.h"
 
@@ -37,7 +37,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 // exp(x - max). Where both are -inf there is nothing to weigh, and the result is 0.
 HWY_INLINE FloatVector Weight(FloatVector x, FloatVector max) {
   const FloatTag d;
-  return hn::Exp(d, hn::Sub(x, hn::Max(hn::Set(d, std::numeric_limits<float>::lowest()), max)));
+  return ExpOrNaN(hn::Sub(x, hn::Max(hn::Set(d, std::numeric_limits<float>::lowest()), max)));
 }
 
 // Columns of whole vectors that hold n queries.
@@ -190,7 +190,7 @@ HWY_INLINE void ScoreGradients(int64_t keys, int64_t columns, BackwardState& s) 
   for (int64_t i = 0; i < columns; i += kLanes) {
     const auto shift = hn::Load(d, s.shift + i), mean = hn::Load(d, s.mean + i);
     for (int64_t at = i; at < keys * kQueries; at += kQueries) {
-      const auto p = hn::Exp(d, hn::Sub(hn::Load(d, s.P + at), shift));
+      const auto p = ExpOrNaN(hn::Sub(hn::Load(d, s.P + at), shift));
       hn::Store(p, d, s.P + at);
       hn::Store(hn::Mul(p, hn::Sub(hn::Load(d, s.d_S + at), mean)), d, s.d_S + at);
     }

@@ -7,7 +7,6 @@
 #define LINATTN_KERNELS_CACHED_SOFTMAX_INL_H_
 #endif
 
-#include <hwy/contrib/math/math-inl.h>
 #include <hwy/highway.h>
 
 #include <algorithm>
@@ -15,6 +14,7 @@
 #include <cstdint>
 #include <limits>
 
+#include "kernels/exp-inl.h"
 #include "kernels/vector-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -79,7 +79,7 @@ HWY_INLINE void AttendCache(const float* q, const float* k, const float* v, int6
     largest = hn::MaxOfLanes(d, largest);
     auto total = hn::Zero(d);
     for (int64_t i = 0; i < kCachedKeys; i += kLanes) {
-      const auto weight = hn::Exp(d, hn::Sub(hn::Load(d, p + i), largest));
+      const auto weight = ExpOrNaN(hn::Sub(hn::Load(d, p + i), largest));
       hn::Store(weight, d, p + i);
       total = hn::Add(total, weight);
     }

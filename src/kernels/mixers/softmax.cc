@@ -254,6 +254,8 @@ void Prefill(const MixerInputs& in, const Array& o, float* state, int64_t length
         "prefill must be given one sequence without masks, but has {} rows or a mask", dims.B);
   Check(in.options.causal && !in.options.cross, kWhere,
         "prefill must be causal and not cross, but is not");
+  const MixerOutputs out{.o = o, .norm = {}, .ST = {}, .zT = {}};
+  CheckOutputs(k_softmax, dims, out);
   CheckRoom(length, dims.T, capacity);
   const Cache cache{state, capacity, dims.HV, dims.K, dims.V};
   const TokenList tokens{.row = 0, .begin = 0, .length = dims.T};
@@ -272,7 +274,7 @@ void Prefill(const MixerInputs& in, const Array& o, float* state, int64_t length
   sequences.keys = {{.row = 0, .begin = 0, .length = S}};
   const auto groups = MakeGroups(cached, dims, sequences);
   const auto scratch = hwy::AllocateAligned<float>(omp_get_max_threads() * ForwardFloats(dims));
-  RunForward(groups, {.o = o, .norm = {}, .ST = {}, .zT = {}}, ForwardFloats(dims), scratch.get());
+  RunForward(groups, out, ForwardFloats(dims), scratch.get());
 }
 
 // Pairs of a query and a key that it sees, in one head of one row.

@@ -19,8 +19,8 @@
 // j reads key/value head j / (H/HV), where HV counts the heads of both k and v. A query that sees
 // no key, masked ones included, gives o = 0 and l = -inf.
 //
-// The caller owes: MixerOutputs::norm in forward, handed back to backward; finite q, k, v at valid
-// tokens.
+// The caller owes: MixerOutputs::norm (= l) in forward, handed back to backward; finite q, k, v at
+// valid tokens. What is not finite shows in every o and l that sees it (and may in its neighbours).
 //
 // Vaswani et al. 2017, "Attention is all you need"; the blocked form: Rabe & Staats 2021,
 // "Self-attention does not need O(n^2) memory"; its backward: Dao et al. 2022, "FlashAttention".

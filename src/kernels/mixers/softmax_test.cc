@@ -432,6 +432,27 @@ TEST(Softmax, CachedStepEqualsForward) {
   }
 }
 
+TEST(Softmax, NaNIsNeverHidden) {
+  // One NaN key or query, with sound values: whoever sees it must show it (C7: a checkpoint with
+  // one NaN weight).
+  for (bool key : {true, false}) {
+    Case c({.T = 150, .K = 4, .V = 2});
+    (key ? c.k : c.q).data[70 * 4] = kNaN;
+    c.Forward();
+    c.Backward();
+    for (int t = 0; t < 150; ++t) {
+      const bool sees = key ? t >= 70 : t == 70;
+      EXPECT_EQ(std::isnan(c.o.data[2 * t]), sees) << t;
+      EXPECT_EQ(std::isnan(c.norm.data[t]), sees) << t;
+      EXPECT_TRUE(!sees || std::isnan(c.d_q.data[4 * t])) << t;
+    }
+    std::vector<std::vector<float>> caches(1, std::vector<float>(150 * 6, 0));
+    StepThrough(c, caches, 0, 150);
+    for (int t = 0; t < 150; ++t)
+      EXPECT_EQ(std::isnan(c.o.data[2 * t]), key ? t >= 70 : t == 70) << t;
+  }
+}
+
 TEST(Softmax, SequencesOfOneStepMayHaveDifferentLengths) {
   // Sequence 1 joins 20 tokens after sequence 0; each must see its own cache only.
   const Shape s{.B = 1, .T = 30, .H = 2, .HV = 2, .K = 8, .V = 8};
