@@ -22,12 +22,13 @@ constexpr int64_t kPanelVectors = kPanel / kLanes;
 constexpr int64_t kRowPanels = std::max<int64_t>(1, 8 / kPanelVectors);
 
 void AddBias(const PackedMatrix& w, int64_t p, int64_t M, Rows y) {
-  if (!w.bias()) return;
+  const float* bias = w.bias();
+  if (!bias) return;
   const int64_t begin = p * kPanel, width = std::min(kPanel, w.out() - begin);
   for (int64_t m = 0; m < M; ++m) {
     float* row = y.data + m * y.stride + begin;
     ForEachVector(width, [=](auto load, auto store, int64_t i) HWY_ATTR {
-      store(hn::Add(load(row + i), load(w.bias() + begin + i)), row + i);
+      store(hn::Add(load(row + i), load(bias + begin + i)), row + i);
     });
   }
 }
@@ -115,12 +116,12 @@ PackedMatrix PackedMatrix::Pack(const float* weight, const float* bias, int64_t 
 void MatMul(int64_t M, ConstRows x, const PackedMatrix& w, Rows y) {
   const int64_t panel_blocks = (w.panels() + kPanelBlock - 1) / kPanelBlock;
   const int64_t row_blocks = (M + kRowBlock - 1) / kRowBlock;
-  const auto run = HWY_DYNAMIC_DISPATCH(MatMulPanels);
 #pragma omp parallel for schedule(static) if (M * w.in() * w.out() > kParallelWork)
   for (int64_t i = 0; i < panel_blocks * row_blocks; ++i) {
     const int64_t p = i / row_blocks * kPanelBlock, m = i % row_blocks * kRowBlock;
-    run(std::min(kRowBlock, M - m), {x.data + m * x.stride, x.stride}, w, p,
-        std::min(p + kPanelBlock, w.panels()), {y.data + m * y.stride, y.stride});
+    HWY_DYNAMIC_DISPATCH(MatMulPanels)
+    (std::min(kRowBlock, M - m), {x.data + m * x.stride, x.stride}, w, p,
+     std::min(p + kPanelBlock, w.panels()), {y.data + m * y.stride, y.stride});
   }
 }
 
