@@ -7,6 +7,8 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
+#include "kernels/gelu-inl.h"
+
 HWY_BEFORE_NAMESPACE();
 namespace linattn {
 namespace HWY_NAMESPACE {
@@ -23,31 +25,10 @@ HWY_INLINE void ForEachVector(int64_t n, const Body& body) {
   for (; i < n; ++i) body(one, i);
 }
 
-// Phi(x) = 1/2 + x P(x^2) / Q(x^2) on |x| <= 5.6; beyond, Phi is 0 or 1 to float precision. A
-// rational minimax fit (reweighted least squares in float64) whose own error is 1e-8; float32
-// rounding adds the rest.
-constexpr float kP[] = {0.39894222155732295f,    0.0343760599077388f,    0.00470725662898357f,
-                        0.00017385029824023508f, 6.356532613304072e-06f, 2.2145370743890145e-08f};
-constexpr float kQ[] = {1.0f,
-                        0.2528337167624076f,
-                        0.028940061071181813f,
-                        0.001912975607500716f,
-                        7.510180719682918e-05f,
-                        1.1802137580065525e-06f};
-constexpr float kRange = 5.6f;
-
 void GeluBlock(const float* x, int64_t n, float* y) {
   ForEachVector(n, [&](auto d, int64_t i) HWY_ATTR {
     const auto v = hn::LoadU(d, x + i);
-    const auto c = hn::Clamp(v, hn::Set(d, -kRange), hn::Set(d, kRange));
-    const auto z = hn::Mul(c, c);
-    auto p = hn::Set(d, kP[5]);
-    auto q = hn::Set(d, kQ[5]);
-    for (int k = 4; k >= 0; --k) {
-      p = hn::MulAdd(p, z, hn::Set(d, kP[k]));
-      q = hn::MulAdd(q, z, hn::Set(d, kQ[k]));
-    }
-    const auto phi = hn::MulAdd(c, hn::Div(p, q), hn::Set(d, 0.5f));
+    const auto phi = NormalDistribution(d, v);
     hn::StoreU(hn::Mul(v, phi), d, y + i);  // NaN * anything is NaN, whatever Clamp made of it
   });
 }

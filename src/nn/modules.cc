@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "ops/gelu_op.h"
 #include "ops/linear_op.h"
 #include "ops/mix_op.h"
 
@@ -56,8 +57,8 @@ LayerNorm::LayerNorm(int64_t dim, double eps) : eps(eps) {
   bias = register_parameter("bias", at::zeros({dim}));
 }
 
-Tensor LayerNorm::Forward(const Tensor& x) const {
-  return at::layer_norm(x.to(weight.scalar_type()), weight.sizes(), weight, bias, eps);
+NormResult LayerNorm::Forward(const Tensor& x, const Tensor& delta, bool narrow) const {
+  return AddNorm(x, delta, weight, bias, eps, narrow ? at::kBFloat16 : weight.scalar_type());
 }
 
 Embedding::Embedding(int64_t rows, int64_t dim, double standard_deviation) {
@@ -140,7 +141,7 @@ Mlp::Mlp(const ModelConfig& c) : gelu(c.activation == "gelu") {
 
 Tensor Mlp::Forward(const Tensor& x) const {
   const Tensor up = up_proj->Forward(x);
-  return down_proj->Forward(gelu ? at::gelu(up) : at::relu(up));
+  return down_proj->Forward(gelu ? Gelu(up) : at::relu(up));
 }
 
 Block::Block(const ModelConfig& c, int64_t layer)
@@ -151,32 +152,24 @@ Block::Block(const ModelConfig& c, int64_t layer)
   mlp = register_module("mlp", std::make_shared<Mlp>(c));
 }
 
-// The residual stream x and the norms are float32 also under autocast: rounding it 2 L times to 8
-// bits would cost more accuracy than all the products together, while it is a small part of the
-// traffic.
-Tensor Block::Forward(const Tensor& x, const Pass& pass) const {
-  const auto branch_input = [&](const Tensor& y) {
-    return pass.autocast ? y.to(at::kBFloat16) : y;
-  };
-  const auto dropped = [&](const Tensor& y) {
-    return dropout > 0 && is_training() ? at::dropout(y, dropout, true) : y;
-  };
-  const auto seen = [&](const char* layer, const Tensor& y) {
-    if (pass.observe) pass.observe(name + layer, y);
-    return y;
-  };
-  const auto run_attn = [&](const Tensor& y) {
-    return seen(".attn", dropped(attn->Forward(branch_input(y), pass)));
-  };
-  const auto run_mlp = [&](const Tensor& y) {
-    return seen(".mlp", dropped(mlp->Forward(branch_input(y))));
-  };
+Tensor Block::Branch(const char* part, Tensor y, const Pass& pass) const {
+  if (dropout > 0 && is_training()) y = at::dropout(y, dropout, true);
+  if (pass.observe) pass.observe(name + part, y);
+  return y;
+}
+
+Stream Block::Forward(const Stream& in, const Pass& pass) const {
   if (pre_norm) {
-    const Tensor h = x + run_attn(attn_norm->Forward(x));
-    return h + run_mlp(mlp_norm->Forward(h));
+    const auto first = attn_norm->Forward(in.x, in.delta, pass.autocast);
+    const Tensor a = Branch(".attn", attn->Forward(first.y, pass), pass);
+    const auto second = mlp_norm->Forward(first.sum, a, pass.autocast);
+    return {second.sum, Branch(".mlp", mlp->Forward(second.y), pass)};
   }
-  const Tensor h = attn_norm->Forward(x + run_attn(x));
-  return mlp_norm->Forward(h + run_mlp(h));
+  const auto narrow = [&](const Tensor& y) { return pass.autocast ? y.to(at::kBFloat16) : y; };
+  const Tensor a = Branch(".attn", attn->Forward(narrow(in.x), pass), pass);
+  const Tensor h = attn_norm->Forward(in.x, a, false).y;
+  const Tensor m = Branch(".mlp", mlp->Forward(narrow(h)), pass);
+  return {mlp_norm->Forward(h, m, false).y, {}};
 }
 
 Head::Head(const ModelConfig& c, double standard_deviation) {
@@ -207,8 +200,9 @@ Tensor Model::Forward(const Tensor& tokens, const Pass& pass) const {
   if (position) x = x + position->Forward(tokens.size(1), pass.mask);
   if (config.dropout > 0 && is_training()) x = at::dropout(x, config.dropout, true);
   x = seen("embed", x);
-  for (const auto& layer : layers) x = layer->Forward(x, pass);
-  x = seen("norm", norm->Forward(x));
+  Stream stream{x, {}};
+  for (const auto& layer : layers) stream = layer->Forward(stream, pass);
+  x = seen("norm", norm->Forward(stream.x, stream.delta, false).y);
   // In float32 also under autocast: the loss feels every bit of its inputs, and the head is small.
   const Tensor weight = config.tied ? embed->weight.narrow(0, 0, config.vocab) : head->weight;
   return seen("head", Linear(x, weight, head->bias));

@@ -9,6 +9,7 @@
 
 #include "kernels/mixer.h"
 #include "model/config.h"
+#include "ops/residual_norm_op.h"
 
 // The parts of the transformer. Their parameters are named by the tree of modules:
 // "layers.0.attn.q_proj.weight".
@@ -29,10 +30,10 @@ struct Projection : torch::nn::Module {
   at::Tensor weight, bias;  // [out, in], [out]
 };
 
-// In the dtype of its weights: float32, whatever runs around it.
+// Takes the residual sum along: see AddNorm. Computed in float32; y is bfloat16 if `narrow`.
 struct LayerNorm : torch::nn::Module {
   LayerNorm(int64_t dim, double eps);
-  at::Tensor Forward(const at::Tensor& x) const;
+  NormResult Forward(const at::Tensor& x, const at::Tensor& delta, bool narrow) const;
   at::Tensor weight, bias;  // [dim]
   double eps;
 };
@@ -70,10 +71,20 @@ struct Mlp : torch::nn::Module {
   std::shared_ptr<Projection> up_proj, down_proj;
 };
 
+// The residual stream, x + delta [B,T,dim]; the sum is taken by the norm that reads it. It is
+// float32 under autocast too: rounding it 2 L times to 8 bits would cost more accuracy than all the
+// products together.
+struct Stream {
+  at::Tensor x;
+  at::Tensor delta;  // undefined: zero
+};
+
 struct Block : torch::nn::Module {
   Block(const ModelConfig& config, int64_t layer);
-  at::Tensor Forward(const at::Tensor& x, const Pass& pass) const;  // [B,T,dim]
-  std::string name;                                                 // "layers.3"
+  Stream Forward(const Stream& in, const Pass& pass) const;
+  // What the layer ".attn" or ".mlp" adds to the stream: y after dropout, shown to the observer.
+  at::Tensor Branch(const char* part, at::Tensor y, const Pass& pass) const;
+  std::string name;  // "layers.3"
   bool pre_norm;
   double dropout;
   std::shared_ptr<LayerNorm> attn_norm, mlp_norm;

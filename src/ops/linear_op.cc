@@ -3,6 +3,7 @@
 #include <torch/torch.h>
 
 #include "base/error.h"
+#include "kernels/residual_norm.h"
 #include "ops/dnnl_matmul.h"
 #include "ops/torch_array.h"
 
@@ -67,7 +68,10 @@ struct LinearFunction : torch::autograd::Function<LinearFunction> {
     }
     const Tensor d_W = at::empty(W.sizes(), W.options().dtype(at::kFloat));
     Matmul(d_Y, true, X, false, {}, d_W);
-    if (ctx->saved_data["bias"].toBool()) d_bias = d_Y.sum({0}, false, at::kFloat);
+    if (ctx->saved_data["bias"].toBool()) {
+      d_bias = at::empty({W.size(0)}, d_W.options());
+      ColumnSums(ViewOf(d_Y, "linear"), d_bias.data_ptr<float>());
+    }
     return {d_x, d_W, d_bias};
   }
 };
@@ -83,6 +87,8 @@ Tensor Linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
         "bias must be [out] = [{}], but has {} elements", weight.size(0),
         bias.defined() ? bias.numel() : 0);
   if (x.scalar_type() == at::kDouble) return at::linear(x, weight, bias);
+  Check(x.scalar_type() == at::kFloat || x.scalar_type() == at::kBFloat16, "linear",
+        "x must be float32, bfloat16 or float64, but is {}", c10::toString(x.scalar_type()));
   Check(weight.scalar_type() == at::kFloat && (!bias.defined() || bias.scalar_type() == at::kFloat),
         "linear", "weight and bias must be float32, but weight is {}",
         c10::toString(weight.scalar_type()));
