@@ -133,11 +133,9 @@ class Run {
     progress_ = NewProgress(0);
   }
 
-  void StartAfresh() {
-    std::filesystem::create_directories(options_.directory + "/samples");
-    std::filesystem::create_directories(options_.directory + "/checkpoints");
+  void Start() {
     state_.total = t_.schedule_steps > 0 ? t_.schedule_steps : t_.steps;
-    metrics_ = std::make_unique<Metrics>(options_.directory, -1);
+    OpenMetrics(-1);
   }
 
   // From the newest checkpoint that is whole; false if there are none at all.
@@ -145,6 +143,12 @@ class Run {
   RunResult Loop();
 
  private:
+  void OpenMetrics(int64_t step) {
+    for (const char* name : {"/samples", "/checkpoints"}) {
+      std::filesystem::create_directories(options_.directory + name);
+    }
+    metrics_ = std::make_unique<Metrics>(options_.directory, step);
+  }
   struct StepReport {
     double loss = 0, rate = 0, norm = 0;  // nats a token; learning rate; of the gradient
   };
@@ -187,7 +191,6 @@ bool Run::Restore(const RunConfig& was) {
   const std::string difference = TrajectoryDifference(was, config_);
   Check(difference.empty(), "train", "a resumed run must keep its config, but would change {}",
         difference);
-  StartAfresh();
   std::string message;
   for (const int64_t step : checkpoints_.Steps()) {
     const std::string path = checkpoints_.Path(step);
@@ -200,8 +203,8 @@ bool Run::Restore(const RunConfig& was) {
       continue;
     }
     // Extending the schedule is explicit: more steps alone go on at its final rate.
-    if (t_.schedule_steps != was.train.schedule_steps) state_.total = t_.schedule_steps;
-    metrics_ = std::make_unique<Metrics>(options_.directory, state_.step);
+    if (t_.schedule_steps > 0) state_.total = t_.schedule_steps;
+    OpenMetrics(state_.step);
     first_step_ = saved_step_ = state_.step;
     progress_->Note(fmt::format("resuming after step {}", state_.step));
     return true;
@@ -431,7 +434,7 @@ RunResult Train(const RunConfig& config, const RunOptions& options) {
       options.directory, options.directory);
   Run run(config, options);
   WriteConfig(config, options.directory);
-  run.StartAfresh();
+  run.Start();
   return run.Loop();
 }
 
@@ -439,7 +442,7 @@ RunResult Resume(const RunConfig& config, const RunOptions& options) {
   CheckRunnable(config, options);
   const RunConfig was = ResolveConfig(options.directory + "/config.toml", {});
   Run run(config, options);
-  run.Restore(was);
+  if (!run.Restore(was)) run.Start();
   WriteConfig(config, options.directory);
   return run.Loop();
 }
