@@ -75,15 +75,16 @@ double FlopsOfToken(const ModelConfig& c) {
 void BenchBatch(const Options& o, const PackedModel& model, int64_t batch, double peak) {
   const ModelConfig& c = model.config();
   Session session(model, batch);
-  // A state mixer's steps all cost the same, so some stand for all; a cache's grow, so all are run.
+  // A state mixer's steps all cost the same, so about a second of them stands for all; a cache's
+  // grow, so all are run.
   bool constant = true;
   for (int64_t i = 0; i < c.layers(); ++i) {
     constant &= model.mixer(i).family == Family::kState;
   }
-  const int64_t tokens = std::min(c.max_len, o.tokens > 0 ? o.tokens
-                                             : constant   ? std::max<int64_t>(64, 1024 / batch)
-                                                          : c.max_len);
-  Round(session, std::min<int64_t>(tokens, 16));  // warm-up
+  constexpr int64_t kWarmUp = 8;
+  const double step = Round(session, std::min(c.max_len, kWarmUp)) / kWarmUp;
+  const int64_t enough = constant ? std::max(kWarmUp, static_cast<int64_t>(1 / step)) : c.max_len;
+  const int64_t tokens = std::min(c.max_len, o.tokens > 0 ? o.tokens : enough);
   std::vector<double> seconds;
   for (int64_t i = 0; i < o.rounds; ++i) seconds.push_back(Round(session, tokens));
   std::sort(seconds.begin(), seconds.end());

@@ -95,7 +95,7 @@ void PrintJson(const std::string& path, const ModelFile& file,
 }
 
 void Run(const std::string& path, bool as_json) {
-  const ModelFile file = LoadModel(path);
+  const ModelFile file = OpenModel(path);
   const std::vector<LayerFacts> layers = Layers(file.config);
   int64_t parameters = 0, state = 0;
   for (const ParameterSpec& spec : Parameters(file.config)) parameters += Elements(spec);

@@ -25,7 +25,13 @@ bool ParseNumber(const std::string& text, T& value) {
 
 }  // namespace
 
-LoadedModel::LoadedModel(const std::string& path) : LoadedModel(LoadModel(path)) {}
+ModelFile OpenModel(const std::string& path) {
+  Check(!path.empty(), "model",
+        "a model file must be given (linattn VERB MODEL, or --model MODEL), but is not");
+  return LoadModel(path);
+}
+
+LoadedModel::LoadedModel(const std::string& path) : LoadedModel(OpenModel(path)) {}
 
 LoadedModel::LoadedModel(ModelFile file)
     : model(file.config, file.tensors), metadata(std::move(file.metadata)) {}

@@ -10,6 +10,9 @@
 
 namespace linattn::cli {
 
+// Reads the file that the user names; an Error says so if none is.
+ModelFile OpenModel(const std::string& path);
+
 // A model file, packed, and what its metadata say.
 struct LoadedModel {
   explicit LoadedModel(const std::string& path);

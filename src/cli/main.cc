@@ -48,6 +48,10 @@ int Parse(int argc, char** argv) {
   AddInspect(app, common);
   AddBench(app, common);
   AddTrainingVerbs(app);
+  if (argc == 1) {
+    fmt::print(stderr, "{}", app.help());
+    return 2;
+  }
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {

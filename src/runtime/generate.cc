@@ -18,7 +18,8 @@ namespace {
 class Decoder {
  public:
   virtual ~Decoder() = default;
-  virtual void Start(int64_t slot, std::span<const int32_t> tokens) = 0;  // a new sequence
+  virtual void Reset(int64_t slot) = 0;  // a new sequence
+  virtual void Read(int64_t slot, std::span<const int32_t> tokens) = 0;
   virtual void Step(std::span<const int64_t> slots, std::span<const int32_t> tokens) = 0;
   virtual std::span<const float> outputs(int64_t slot) const = 0;
 };
@@ -27,8 +28,8 @@ class CachedDecoder : public Decoder {
  public:
   CachedDecoder(const PackedModel& model, int64_t slots, int64_t capacity)
       : session_(model, slots, capacity) {}
-  void Start(int64_t slot, std::span<const int32_t> tokens) override {
-    session_.Reset(slot);
+  void Reset(int64_t slot) override { session_.Reset(slot); }
+  void Read(int64_t slot, std::span<const int32_t> tokens) override {
     session_.Prefill(slot, tokens);
   }
   void Step(std::span<const int64_t> slots, std::span<const int32_t> tokens) override {
@@ -44,8 +45,9 @@ class UncachedDecoder : public Decoder {
  public:
   UncachedDecoder(const PackedModel& model, int64_t slots)
       : pass_(model), tokens_(slots), outputs_(slots) {}
-  void Start(int64_t slot, std::span<const int32_t> tokens) override {
-    tokens_[slot].assign(tokens.begin(), tokens.end());
+  void Reset(int64_t slot) override { tokens_[slot].clear(); }
+  void Read(int64_t slot, std::span<const int32_t> tokens) override {
+    tokens_[slot].insert(tokens_[slot].end(), tokens.begin(), tokens.end());
     Recompute({&slot, 1});
   }
   void Step(std::span<const int64_t> slots, std::span<const int32_t> tokens) override {
@@ -132,21 +134,31 @@ class Group {
     next_.resize(requests.size());
   }
 
-  // Reads start tokens and the known beginnings.
+  // Reads start tokens and the known beginnings; sequences that know nothing start together.
   void Start() {
+    slots_.clear();
+    tokens_.clear();
     for (size_t i = 0; i < requests_.size(); ++i) {
+      const int64_t slot = static_cast<int64_t>(i);
       const std::vector<int32_t>& symbols = requests_[i].symbols;
       // The last symbol is never read: nothing follows it.
       const auto unknown = std::find(symbols.begin(), symbols.end() - 1, kUnknown);
       std::vector<int32_t> tokens = {
           static_cast<int32_t>(model_.config().start_token(requests_[i].label))};
       tokens.insert(tokens.end(), symbols.begin(), unknown);
-      decoder_.Start(static_cast<int64_t>(i), tokens);
       next_[i] = tokens.size() - 1;
+      decoder_.Reset(slot);
+      if (tokens.size() > 1) {
+        decoder_.Read(slot, tokens);
+      } else {
+        slots_.push_back(slot);
+        tokens_.push_back(tokens[0]);
+      }
     }
+    if (!slots_.empty()) decoder_.Step(slots_, tokens_);
   }
 
-  // Settles one symbol of every sequence that is not done; returns how many are left to step on.
+  // Settles one symbol of every sequence that is not done; false when all are.
   bool Advance() {
     slots_.clear();
     tokens_.clear();

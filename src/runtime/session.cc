@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "base/error.h"
 
@@ -33,6 +34,7 @@ Session::Session(const PackedModel& model, int64_t slots, int64_t capacity)
   }
   slot_stride_ = RoundUp(state_floats_, 16);
   lengths_.assign(slots, 0);
+  last_step_.assign(slots, 0);
   states_ = FloatBuffer(slots * slot_stride_);
   outputs_ = FloatBuffer(slots * c.outputs());
   workspace_ = Workspace(c, std::max(slots, std::min(kPrefillRows, capacity_)));
@@ -125,10 +127,11 @@ void Session::Step(std::span<const int64_t> slots, std::span<const int32_t> toke
         lengths_.size(), tokens.size(), slots.size());
   const int64_t n = static_cast<int64_t>(slots.size()), width = model_.config().outputs();
   const int64_t layers = model_.config().layers();
+  ++steps_;
   for (int64_t i = 0; i < n; ++i) {
     CheckGrowth(slots[i], tokens.subspan(i, 1));
-    Check(i == 0 || std::find(slots.begin(), slots.begin() + i, slots[i]) == slots.begin() + i,
-          "runtime", "the slots of a step must be distinct, but {} occurs twice", slots[i]);
+    Check(std::exchange(last_step_[slots[i]], steps_) != steps_, "runtime",
+          "the slots of a step must be distinct, but {} occurs twice", slots[i]);
     row_position_[i] = lengths_[slots[i]];
     for (int64_t layer = 0; layer < layers; ++layer) {
       row_state_[layer * n + i] = State(slots[i]) + layer_offset_[layer];

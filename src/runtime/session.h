@@ -66,6 +66,8 @@ class Session {
   std::vector<int64_t> lengths_;       // [slots]
   FloatBuffer states_, outputs_;       // [slots, slot_stride_], [slots, outputs]
   Workspace workspace_;
+  int64_t steps_ = 0;
+  std::vector<int64_t> last_step_;  // [slots] the step that a slot was last part of
   // Of the live rows of a step.
   std::vector<int64_t> row_position_;  // [slots]
   std::vector<float*> row_state_;      // [layers, slots]

@@ -248,6 +248,11 @@ TEST_F(SessionFixture, IdsOutOfRangeAreNamedAndHarmNothing) {  // B21
   EXPECT_THAT(MessageOf([&] { pass.Run(std::vector<int32_t>{0, -1}, 1); }), HasSubstr("is -1"));
   EXPECT_THAT(MessageOf([&] { session.Step(std::vector<int64_t>{1}, std::vector<int32_t>{1}); }),
               HasSubstr("slot must be from 0 to 0, but is 1"));
+  Session two(model_, 2);
+  EXPECT_THAT(MessageOf([&] {
+                two.Step(std::vector<int64_t>{1, 1}, std::vector<int32_t>{1, 2});
+              }),
+              HasSubstr("must be distinct, but 1 occurs twice"));
 }
 
 TEST_F(SessionFixture, TheLongestSequenceWorksAndOneMoreIsRefused) {  // B24
