@@ -1,9 +1,9 @@
 // What the chunkwise forward and backward of the state mixers share (docs/mixers.md derives both).
 // Included once a SIMD target, inside foreach_target's loop.
 //
-// A task is one key head of one sequence with its G value heads; it walks its tokens C at a time
-// and holds the states of its value heads, [G,F,V], in scratch. Tasks share nothing, so results do
-// not depend on the threads.
+// A task is a few key heads of one sequence, each with its G value heads; it walks its tokens C at
+// a time and holds the states of its heads in scratch. Heads share nothing, so results do not
+// depend on threads or tasks.
 #if defined(LINATTN_KERNELS_CHUNK_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LINATTN_KERNELS_CHUNK_INL_H_
 #undef LINATTN_KERNELS_CHUNK_INL_H_
@@ -46,15 +46,31 @@ struct HeadTask {
   TokenRows O(const Array& a, int64_t g) const { return {a, queries, value_head(g)}; }
 };
 
+// Consecutive key heads of one sequence.
+struct Task {
+  const ChunkCall& call;
+  const TokenList &queries, &keys;
+  int64_t sequence, first_head, heads;
+
+  // run(head, its share of the scratch) for each head.
+  template <class Scratch, class Run>
+  void ForEachHead(const Scratch& w, const Run& run) const {
+    for (int64_t i = 0; i < heads; ++i)
+      run(HeadTask{call, queries, keys, sequence, first_head + i}, w.Of(call.shape, i));
+  }
+};
+
 // run(task, floats) for every task; `floats` is the calling thread's share of the scratch.
 template <class Run>
 void ForEachTask(const ChunkCall& call, const Sequences& sequences, ThreadScratch scratch,
                  const Run& run) {
   const int64_t N = static_cast<int64_t>(sequences.queries.size()), H = call.in.q.shape[2];
-#pragma omp parallel for schedule(dynamic, 1) if (N * H > 1)
-  for (int64_t i = 0; i < N * H; ++i) {
-    const int64_t n = i / H;
-    const HeadTask task{call, sequences.queries[n], sequences.keys[n], n, i % H};
+  const int64_t heads = call.shape.heads, blocks = (H + heads - 1) / heads;
+#pragma omp parallel for schedule(dynamic, 1) if (N * blocks > 1)
+  for (int64_t i = 0; i < N * blocks; ++i) {
+    const int64_t n = i / blocks, first = i % blocks * heads;
+    const Task task{call,  sequences.queries[n],      sequences.keys[n], n,
+                    first, std::min(heads, H - first)};
     run(task, scratch.Of(omp_get_thread_num()));
   }
 }
@@ -123,6 +139,19 @@ HWY_INLINE void AddRows(const float* x, int64_t n, int64_t F, float* z) {
     for (int64_t r = 0; r < n; ++r) sum = hn::Add(sum, load(x + r * F + i));
     store(hn::Add(load(z + i), sum), z + i);
   });
+}
+
+// Asks for rows [begin, begin + n), as far as they exist, ahead of their use in the next chunk: a
+// head's rows lie a token's width apart, where the hardware does not look for them.
+HWY_INLINE void PrefetchRows(const TokenRows& rows, int64_t begin, int64_t n) {
+  const auto& [array, tokens, head] = rows;
+  if (begin < 0 || !array.present()) return;
+  const int64_t size = SizeOf(array.dtype), bytes = array.shape[3] * size;
+  const char* data = static_cast<const char*>(array.data) + head * array.stride[2] * size +
+                     tokens.row * array.stride[0] * size;
+  for (int64_t i = begin; i < std::min(begin + n, tokens.length); ++i)
+    for (int64_t byte = 0; byte < bytes; byte += 64)
+      __builtin_prefetch(data + tokens[i] * array.stride[1] * size + byte, 0, 2);
 }
 
 // First token of the last chunk; negative if there is none.

@@ -137,6 +137,13 @@ void SumNormaliserGradients(const ChunkShape& s, const BackwardScratch& w) {
   }
 }
 
+inline void LoadScaledQueries(const HeadTask& task, const BackwardScratch& w, int64_t begin,
+                              int64_t n) {
+  const ChunkCall& call = task.call;
+  LoadFeatures(call, task.Q(call.in.q), begin, n, w.raw, w.Q);
+  if (call.scale != 1) Scale(call.scale, w.Q, n * call.shape.F);
+}
+
 inline void LoadValues(const HeadTask& task, const BackwardScratch& w, int64_t begin, int64_t n,
                        int64_t g) {
   const ChunkShape& s = task.call.shape;
@@ -146,115 +153,148 @@ inline void LoadValues(const HeadTask& task, const BackwardScratch& w, int64_t b
 
 // Forward in time, causal: d_q.
 template <class P>
-void SweepForward(const HeadTask& task, const MixerGradients& grad, const BackwardScratch& w) {
+void ForwardSweepChunk(const HeadTask& task, const MixerGradients& grad, const BackwardScratch& w,
+                       int64_t begin) {
   const ChunkCall& call = task.call;
   const ChunkShape& s = call.shape;
-  LoadTransposedStates<P>(task, w);
-  for (int64_t begin = 0; begin < task.queries.length; begin += s.C) {
-    const int64_t n = std::min(s.C, task.queries.length - begin);
-    LoadFeatures(call, task.K(call.in.k), begin, n, w.raw, w.K);
-    for (int64_t g = 0; g < s.G; ++g) {
-      LoadValues(task, w, begin, n, g);
-      LoadOutputGradients<P>(task, grad, w, begin, n, g);
-      AddScoreGradient<P>(s, w, n, g);
-      AddQueryGradient<P>(s, w, n, g);
-      WriteTransposedState<P>(s, w, n, g);
-    }
-    MaskUpper(n, s.C, P::kNormalised ? w.dd_sum : nullptr, w.dA);
-    LowerTimes(n, s.F, w.dA, s.C, w.K, {w.dF, s.F, true});
-    if (call.scale != 1) Scale(call.scale, w.dF, n * s.F);
-    LoadFeatures(call, task.Q(call.in.q), begin, n, w.raw, w.Q);
-    StoreFeatureGradients(task, w, w.Q, task.Q(grad.d_q), begin, n);
+  const int64_t n = std::min(s.C, task.queries.length - begin);
+  LoadFeatures(call, task.K(call.in.k), begin, n, w.raw, w.K);
+  for (int64_t g = 0; g < s.G; ++g) {
+    LoadValues(task, w, begin, n, g);
+    LoadOutputGradients<P>(task, grad, w, begin, n, g);
+    AddScoreGradient<P>(s, w, n, g);
+    PrefetchRows(task.V(call.in.v, g), begin + s.C, s.C);
+    AddQueryGradient<P>(s, w, n, g);
+    PrefetchRows(task.O(grad.d_o, g), begin + s.C, s.C);
+    WriteTransposedState<P>(s, w, n, g);
+    PrefetchRows(task.O(call.out.o, g), begin + s.C, s.C);
   }
+  PrefetchRows(task.K(call.in.k), begin + s.C, s.C);
+  MaskUpper(n, s.C, P::kNormalised ? w.dd_sum : nullptr, w.dA);
+  LowerTimes(n, s.F, w.dA, s.C, w.K, {w.dF, s.F, true});
+  PrefetchRows(task.Q(call.in.q), begin + s.C, s.C);
+  if (call.scale != 1) Scale(call.scale, w.dF, n * s.F);
+  LoadFeatures(call, task.Q(call.in.q), begin, n, w.raw, w.Q);
+  StoreFeatureGradients(task, w, w.Q, task.Q(grad.d_q), begin, n);
 }
 
 // Backward in time, causal: d_k, d_v, and L, l down to d_S0, d_z0.
 template <class P>
-void SweepBackward(const HeadTask& task, const MixerGradients& grad, const BackwardScratch& w) {
+void BackwardSweepChunk(const HeadTask& task, const MixerGradients& grad, const BackwardScratch& w,
+                        int64_t begin) {
   const ChunkCall& call = task.call;
   const ChunkShape& s = call.shape;
-  LoadStateGradients(task, grad, w);
-  for (int64_t begin = LastChunk(task.keys.length, s.C); begin >= 0; begin -= s.C) {
-    const int64_t n = std::min(s.C, task.keys.length - begin);
-    LoadFeatures(call, task.Q(call.in.q), begin, n, w.raw, w.Q);
-    if (call.scale != 1) Scale(call.scale, w.Q, n * s.F);
-    LoadFeatures(call, task.K(call.in.k), begin, n, w.raw, w.K);
-    Transpose({w.K, n, s.F, s.F}, w.KT, s.C);
-    LowerProduct(n, s.F, w.Q, w.KT, s.C, w.A);
-    MaskUpper(n, s.C, nullptr, w.A);
-    SumNormaliserGradients<P>(s, w);
-    for (int64_t g = 0; g < s.G; ++g) {
-      LoadValues(task, w, begin, n, g);
-      LoadOutputGradients<P>(task, grad, w, begin, n, g);
-      AddScoreGradient<P>(s, w, n, g);
-      ReadStateGradient(s, w, n, g);
-      Gemm({n, s.V, n}, {w.A, 1, s.C}, {w.dN, s.V}, {w.dV, s.V, true});
-      StoreRows(task.V(grad.d_v, g), begin, n, w.dV);
-      AddStateGradient<P>(s, w, n, g);
-    }
-    MaskUpper(n, s.C, P::kNormalised ? w.dd_sum : nullptr, w.dA);
-    Gemm({s.F, n, n}, {w.Q, 1, s.F}, {w.dA, s.C}, {w.dFT, s.C, true});
-    FinishKeyGradient<P>(s, w, n);
-    StoreFeatureGradients(task, w, w.K, task.K(grad.d_k), begin, n);
+  const int64_t n = std::min(s.C, task.keys.length - begin);
+  LoadScaledQueries(task, w, begin, n);
+  LoadFeatures(call, task.K(call.in.k), begin, n, w.raw, w.K);
+  Transpose({w.K, n, s.F, s.F}, w.KT, s.C);
+  LowerProduct(n, s.F, w.Q, w.KT, s.C, w.A);
+  MaskUpper(n, s.C, nullptr, w.A);
+  SumNormaliserGradients<P>(s, w);
+  for (int64_t g = 0; g < s.G; ++g) {
+    LoadValues(task, w, begin, n, g);
+    LoadOutputGradients<P>(task, grad, w, begin, n, g);
+    AddScoreGradient<P>(s, w, n, g);
+    PrefetchRows(task.V(call.in.v, g), begin - s.C, s.C);
+    ReadStateGradient(s, w, n, g);
+    PrefetchRows(task.O(grad.d_o, g), begin - s.C, s.C);
+    Gemm({n, s.V, n}, {w.A, 1, s.C}, {w.dN, s.V}, {w.dV, s.V, true});
+    PrefetchRows(task.O(call.out.o, g), begin - s.C, s.C);
+    StoreRows(task.V(grad.d_v, g), begin, n, w.dV);
+    AddStateGradient<P>(s, w, n, g);
+  }
+  PrefetchRows(task.Q(call.in.q), begin - s.C, s.C);
+  MaskUpper(n, s.C, P::kNormalised ? w.dd_sum : nullptr, w.dA);
+  Gemm({s.F, n, n}, {w.Q, 1, s.F}, {w.dA, s.C}, {w.dFT, s.C, true});
+  PrefetchRows(task.K(call.in.k), begin - s.C, s.C);
+  FinishKeyGradient<P>(s, w, n);
+  StoreFeatureGradients(task, w, w.K, task.K(grad.d_k), begin, n);
+}
+
+// Not causal, first: the state that every query read.
+template <class P>
+void RebuildChunk(const HeadTask& task, const MixerGradients&, const BackwardScratch& w,
+                  int64_t begin) {
+  const ChunkCall& call = task.call;
+  const int64_t n = std::min(call.shape.C, task.keys.length - begin);
+  LoadFeatures(call, task.K(call.in.k), begin, n, w.raw, w.K);
+  for (int64_t g = 0; g < call.shape.G; ++g) {
+    LoadRows(task.V(call.in.v, g), begin, n, w.V);
+    WriteTransposedState<P>(call.shape, w, n, g);
   }
 }
 
-// Not causal: every query reads the state after the last key.
+// Then d_q, and what the queries ask of the state.
 template <class P>
-void BackwardFull(const HeadTask& task, const MixerGradients& grad, const BackwardScratch& w) {
+void QueryGradientChunk(const HeadTask& task, const MixerGradients& grad, const BackwardScratch& w,
+                        int64_t begin) {
   const ChunkCall& call = task.call;
   const ChunkShape& s = call.shape;
-  LoadTransposedStates<P>(task, w);
-  for (int64_t begin = 0; begin < task.keys.length && grad.d_q.present(); begin += s.C) {
-    const int64_t n = std::min(s.C, task.keys.length - begin);
-    LoadFeatures(call, task.K(call.in.k), begin, n, w.raw, w.K);
-    for (int64_t g = 0; g < s.G; ++g) {
-      LoadRows(task.V(call.in.v, g), begin, n, w.V);
-      WriteTransposedState<P>(s, w, n, g);
-    }
+  const int64_t n = std::min(s.C, task.queries.length - begin);
+  LoadScaledQueries(task, w, begin, n);
+  for (int64_t g = 0; g < s.G; ++g) {
+    LoadOutputGradients<P>(task, grad, w, begin, n, g);
+    AddQueryGradient<P>(s, w, n, g);
+    AddStateGradient<P>(s, w, n, g);
   }
-  LoadStateGradients(task, grad, w);
-  for (int64_t begin = 0; begin < task.queries.length; begin += s.C) {
-    const int64_t n = std::min(s.C, task.queries.length - begin);
-    LoadFeatures(call, task.Q(call.in.q), begin, n, w.raw, w.Q);
-    if (call.scale != 1) Scale(call.scale, w.Q, n * s.F);
-    for (int64_t g = 0; g < s.G; ++g) {
-      LoadOutputGradients<P>(task, grad, w, begin, n, g);
-      AddQueryGradient<P>(s, w, n, g);
-      AddStateGradient<P>(s, w, n, g);
-    }
-    if (!grad.d_q.present()) continue;
-    if (call.scale != 1) Scale(call.scale, w.dF, n * s.F);
-    call.phi.Forward(w.raw, n, s.K, w.Q);  // without the scale again
-    StoreFeatureGradients(task, w, w.Q, task.Q(grad.d_q), begin, n);
+  if (call.scale != 1) {
+    Scale(call.scale, w.dF, n * s.F);
+    call.phi.Forward(w.raw, n, s.K, w.Q);  // without the scale
   }
+  StoreFeatureGradients(task, w, w.Q, task.Q(grad.d_q), begin, n);
+}
+
+// Last: d_k and d_v.
+template <class P>
+void KeyGradientChunk(const HeadTask& task, const MixerGradients& grad, const BackwardScratch& w,
+                      int64_t begin) {
+  const ChunkCall& call = task.call;
+  const ChunkShape& s = call.shape;
+  const int64_t n = std::min(s.C, task.keys.length - begin);
+  LoadFeatures(call, task.K(call.in.k), begin, n, w.raw, w.K);
   SumNormaliserGradients<P>(s, w);
-  for (int64_t begin = 0; begin < task.keys.length; begin += s.C) {
-    const int64_t n = std::min(s.C, task.keys.length - begin);
-    LoadFeatures(call, task.K(call.in.k), begin, n, w.raw, w.K);
-    for (int64_t g = 0; g < s.G; ++g) {
-      LoadValues(task, w, begin, n, g);
-      ReadStateGradient(s, w, n, g);
-      StoreRows(task.V(grad.d_v, g), begin, n, w.dV);
-    }
-    FinishKeyGradient<P>(s, w, n);
-    StoreFeatureGradients(task, w, w.K, task.K(grad.d_k), begin, n);
+  for (int64_t g = 0; g < s.G; ++g) {
+    LoadValues(task, w, begin, n, g);
+    ReadStateGradient(s, w, n, g);
+    StoreRows(task.V(grad.d_v, g), begin, n, w.dV);
   }
+  FinishKeyGradient<P>(s, w, n);
+  StoreFeatureGradients(task, w, w.K, task.K(grad.d_k), begin, n);
+}
+
+template <class P>
+void BackwardTask(const Task& task, const MixerGradients& grad, const BackwardScratch& w) {
+  using Chunk = void (*)(const HeadTask&, const MixerGradients&, const BackwardScratch&, int64_t);
+  const int64_t C = task.call.shape.C, T = task.queries.length, S = task.keys.length;
+  const auto walk = [&](int64_t first, int64_t length, int64_t step, Chunk chunk) {
+    for (int64_t begin = first; begin >= 0 && begin < length; begin += step)
+      task.ForEachHead(w, [&, begin](const HeadTask& head, const BackwardScratch& share) {
+        chunk(head, grad, share, begin);
+      });
+  };
+  task.ForEachHead(w, LoadTransposedStates<P>);
+  task.ForEachHead(w, [&](const HeadTask& head, const BackwardScratch& share) {
+    LoadStateGradients(head, grad, share);
+  });
+  if (task.call.in.options.causal) {
+    if (grad.d_q.present()) walk(0, T, C, ForwardSweepChunk<P>);
+    walk(LastChunk(S, C), S, -C, BackwardSweepChunk<P>);
+  } else {
+    if (grad.d_q.present()) walk(0, S, C, RebuildChunk<P>);
+    walk(0, T, C, QueryGradientChunk<P>);
+    walk(0, S, C, KeyGradientChunk<P>);
+  }
+  task.ForEachHead(w, [&](const HeadTask& head, const BackwardScratch& share) {
+    StoreStates(head, share.L, share.l, grad.d_S0, P::kNormalised ? grad.d_z0 : Array());
+  });
 }
 
 template <class P>
 void BackwardTasks(const ChunkCall& call, const Sequences& sequences, const MixerGradients& grad,
                    ThreadScratch scratch) {
-  ForEachTask(call, sequences, scratch, [&grad](const HeadTask& task, float* block) {
+  ForEachTask(call, sequences, scratch, [&grad](const Task& task, float* block) {
     Pieces pieces(block);
-    const BackwardScratch w(task.call.shape, pieces);
-    if (task.call.in.options.causal) {
-      if (grad.d_q.present()) SweepForward<P>(task, grad, w);
-      SweepBackward<P>(task, grad, w);
-    } else {
-      BackwardFull<P>(task, grad, w);
-    }
-    StoreStates(task, w.L, w.l, grad.d_S0, P::kNormalised ? grad.d_z0 : Array());
+    BackwardTask<P>(task, grad, BackwardScratch(task.call.shape, pieces));
   });
 }
 

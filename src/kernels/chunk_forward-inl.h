@@ -15,7 +15,8 @@ namespace HWY_NAMESPACE {
 
 // S and z of the task's value heads: from S0, z0, or zero.
 template <class P>
-void LoadStates(const HeadTask& task, float* S, float* z) {
+void LoadStates(const HeadTask& task, const ForwardScratch& w) {
+  float* S = w.S;
   const auto& [in, out, phi, scale, eps, s] = task.call;
   for (int64_t g = 0; g < s.G; ++g) {
     const int64_t head = task.value_head(g);
@@ -27,9 +28,9 @@ void LoadStates(const HeadTask& task, float* S, float* z) {
     }
     if constexpr (P::kNormalised) {
       if (in.z0.present())
-        std::copy_n(in.z0.At<float>(task.sequence, head), s.F, z + g * s.F);
+        std::copy_n(in.z0.At<float>(task.sequence, head), s.F, w.z + g * s.F);
       else
-        std::fill_n(z + g * s.F, s.F, 0.0f);
+        std::fill_n(w.z + g * s.F, s.F, 0.0f);
     }
   }
 }
@@ -94,61 +95,76 @@ inline void LoadQueries(const HeadTask& task, const ForwardScratch& w, int64_t b
 }
 
 template <class P>
-void ForwardCausal(const HeadTask& task, const ForwardScratch& w) {
+void CausalChunk(const HeadTask& task, const ForwardScratch& w, int64_t begin) {
   const ChunkCall& call = task.call;
   const ChunkShape& s = call.shape;
-  for (int64_t begin = 0; begin < task.keys.length; begin += s.C) {
-    const int64_t n = std::min(s.C, task.keys.length - begin);
-    LoadQueries(task, w, begin, n);
-    LoadFeatures(call, task.K(call.in.k), begin, n, w.raw, w.K);
-    Transpose({w.K, n, s.F, s.F}, w.KT, s.C);
-    LowerProduct(n, s.F, w.Q, w.KT, s.C, w.A);
-    MaskUpper(n, s.C, nullptr, w.A);
-    for (int64_t g = 0; g < s.G; ++g) {
-      LoadRows(task.V(call.in.v, g), begin, n, w.V);
-      ReadState<P>(call, w, n, g);
-      ReadChunk<P>(s, w, n);
-      WriteState<P>(s, w, n, g);
-      StoreOutputs<P>(task, w, begin, n, g);
-    }
+  const int64_t n = std::min(s.C, task.keys.length - begin);
+  LoadQueries(task, w, begin, n);
+  LoadFeatures(call, task.K(call.in.k), begin, n, w.raw, w.K);
+  Transpose({w.K, n, s.F, s.F}, w.KT, s.C);
+  LowerProduct(n, s.F, w.Q, w.KT, s.C, w.A);
+  MaskUpper(n, s.C, nullptr, w.A);
+  PrefetchRows(task.Q(call.in.q), begin + s.C, s.C);
+  for (int64_t g = 0; g < s.G; ++g) {
+    LoadRows(task.V(call.in.v, g), begin, n, w.V);
+    ReadState<P>(call, w, n, g);
+    PrefetchRows(task.V(call.in.v, g), begin + s.C, s.C);
+    ReadChunk<P>(s, w, n);
+    PrefetchRows(task.O(call.out.o, g), begin + s.C, s.C);
+    WriteState<P>(s, w, n, g);
+    if (g == 0) PrefetchRows(task.K(call.in.k), begin + s.C, s.C);
+    StoreOutputs<P>(task, w, begin, n, g);
   }
 }
 
-// Every query reads the state after the last key.
+// Not causal: keys only write, and every query reads the state after the last key.
 template <class P>
-void ForwardFull(const HeadTask& task, const ForwardScratch& w) {
+void KeyChunk(const HeadTask& task, const ForwardScratch& w, int64_t begin) {
   const ChunkCall& call = task.call;
-  const ChunkShape& s = call.shape;
-  for (int64_t begin = 0; begin < task.keys.length; begin += s.C) {
-    const int64_t n = std::min(s.C, task.keys.length - begin);
-    LoadFeatures(call, task.K(call.in.k), begin, n, w.raw, w.K);
-    for (int64_t g = 0; g < s.G; ++g) {
-      LoadRows(task.V(call.in.v, g), begin, n, w.V);
-      WriteState<P>(s, w, n, g);
-    }
+  const int64_t n = std::min(call.shape.C, task.keys.length - begin);
+  LoadFeatures(call, task.K(call.in.k), begin, n, w.raw, w.K);
+  for (int64_t g = 0; g < call.shape.G; ++g) {
+    LoadRows(task.V(call.in.v, g), begin, n, w.V);
+    WriteState<P>(call.shape, w, n, g);
   }
-  for (int64_t begin = 0; begin < task.queries.length; begin += s.C) {
-    const int64_t n = std::min(s.C, task.queries.length - begin);
-    LoadQueries(task, w, begin, n);
-    for (int64_t g = 0; g < s.G; ++g) {
-      ReadState<P>(call, w, n, g);
-      StoreOutputs<P>(task, w, begin, n, g);
-    }
+}
+
+template <class P>
+void QueryChunk(const HeadTask& task, const ForwardScratch& w, int64_t begin) {
+  const int64_t n = std::min(task.call.shape.C, task.queries.length - begin);
+  LoadQueries(task, w, begin, n);
+  for (int64_t g = 0; g < task.call.shape.G; ++g) {
+    ReadState<P>(task.call, w, n, g);
+    StoreOutputs<P>(task, w, begin, n, g);
   }
+}
+
+template <class P>
+void ForwardTask(const Task& task, const ForwardScratch& w) {
+  using Chunk = void (*)(const HeadTask&, const ForwardScratch&, int64_t);
+  const auto walk = [&](int64_t length, Chunk chunk) {
+    for (int64_t begin = 0; begin < length; begin += task.call.shape.C)
+      task.ForEachHead(
+          w, [=](const HeadTask& head, const ForwardScratch& share) { chunk(head, share, begin); });
+  };
+  task.ForEachHead(w, LoadStates<P>);
+  if (task.call.in.options.causal) {
+    walk(task.keys.length, CausalChunk<P>);
+  } else {
+    walk(task.keys.length, KeyChunk<P>);
+    walk(task.queries.length, QueryChunk<P>);
+  }
+  task.ForEachHead(w, [&](const HeadTask& head, const ForwardScratch& share) {
+    StoreStates(head, share.S, share.z, task.call.out.ST,
+                P::kNormalised ? task.call.out.zT : Array());
+  });
 }
 
 template <class P>
 void ForwardTasks(const ChunkCall& call, const Sequences& sequences, ThreadScratch scratch) {
-  ForEachTask(call, sequences, scratch, [](const HeadTask& task, float* block) {
+  ForEachTask(call, sequences, scratch, [](const Task& task, float* block) {
     Pieces pieces(block);
-    const ForwardScratch w(task.call.shape, pieces);
-    const MixerOutputs& out = task.call.out;
-    LoadStates<P>(task, w.S, w.z);
-    if (task.call.in.options.causal)
-      ForwardCausal<P>(task, w);
-    else
-      ForwardFull<P>(task, w);
-    StoreStates(task, w.S, w.z, out.ST, P::kNormalised ? out.zT : Array());
+    ForwardTask<P>(task, ForwardScratch(task.call.shape, pieces));
   });
 }
 

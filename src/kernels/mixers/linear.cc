@@ -109,7 +109,7 @@ ChunkCall MakeCall(const MixerInputs& in, const MixerOutputs& out, const MixerDi
           Phi(in.options),
           ScaleOf(in.options),
           static_cast<float>(in.options.eps),
-          ShapeOfChunks(dims)};
+          ShapeOfChunks(dims, omp_get_max_threads())};
 }
 
 // to <- from, or zero: z (and its gradient) where it is not used.
@@ -121,7 +121,8 @@ void CopyOrZero(const Array& from, const Array& to) {
 }
 
 int64_t ScratchBytes(const MixerDims& dims, int threads) {
-  return ScratchFloats(ShapeOfChunks(dims)) * threads * static_cast<int64_t>(sizeof(float));
+  return ScratchFloats(ShapeOfChunks(dims, threads)) * threads *
+         static_cast<int64_t>(sizeof(float));
 }
 
 void Forward(const MixerInputs& in, const MixerOutputs& out, void* scratch) {
