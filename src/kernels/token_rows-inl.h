@@ -13,6 +13,7 @@
 #include <cstdint>
 
 #include "kernels/mixer.h"
+#include "kernels/narrow-inl.h"
 #include "kernels/vector-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -28,15 +29,11 @@ struct TokenRows {
 };
 
 HWY_INLINE void WidenRow(const BF16* HWY_RESTRICT x, int64_t n, float* HWY_RESTRICT y) {
-  const FloatTag d;
-  const hn::Rebind<uint16_t, FloatTag> half;
-  const hn::RebindToUnsigned<FloatTag> bits;
-  int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) {
-    const auto wide = hn::PromoteTo(bits, hn::LoadU(half, &x[i].bits));
-    hn::StoreU(hn::BitCast(d, hn::ShiftLeft<16>(wide)), d, y + i);
-  }
-  for (; i < n; ++i) y[i] = ToFloat(x[i]);
+  for (int64_t i = 0; i < n; i += kLanes) StoreRow(LoadRow(x + i, n - i), y + i, n - i);
+}
+
+HWY_INLINE void NarrowRow(const float* HWY_RESTRICT x, int64_t n, BF16* HWY_RESTRICT y) {
+  for (int64_t i = 0; i < n; i += kLanes) StoreRow(LoadRow(x + i, n - i), y + i, n - i);
 }
 
 HWY_INLINE void WidenRow(const F16* HWY_RESTRICT x, int64_t n, float* HWY_RESTRICT y) {
@@ -72,8 +69,7 @@ inline void StoreRows(const TokenRows& rows, int64_t begin, int64_t n, const flo
   const int64_t C = array.shape[3];
   for (int64_t i = begin; i < begin + n; ++i, x += C) {
     if (array.dtype == DType::kBF16) {
-      std::transform(x, x + C, array.At<BF16>(tokens.row, tokens[i], head),
-                     [](float value) { return ToBF16(value); });
+      NarrowRow(x, C, array.At<BF16>(tokens.row, tokens[i], head));
     } else if (array.dtype == DType::kF16) {
       std::transform(x, x + C, array.At<F16>(tokens.row, tokens[i], head),
                      [](float value) { return ToF16(value); });
