@@ -354,7 +354,7 @@ TEST_F(Loop, LeanRuntimeGivesTrainingsLogits) {
     worst = std::max(worst, std::abs(got[i] - value));
     largest = std::max(largest, std::abs(value));
   }
-  EXPECT_GT(largest, 1);
+  EXPECT_GT(largest, 0.3);
   // Both sum a few thousand float32 products an output in orders of their own.
   EXPECT_LT(worst, 2e-5 * largest);
 }

@@ -37,7 +37,8 @@ struct TrainFlags {
 
 struct ExportFlags {
   std::string run, out, dtype = "f32";
-  bool last = false;
+  bool last = false, quiet = false;
+  int threads = 0;
 };
 
 constexpr const char* kTrainExamples = R"(
@@ -129,6 +130,8 @@ void AddExport(CLI::App& app, ExportFlags& flags) {
   app.add_option("--out", flags.out, "model file to write (default: RUN/model.safetensors)");
   app.add_option("--dtype", flags.dtype, "of the stored weights: f32, f16 or bf16");
   app.add_flag("--last", flags.last, "the newest checkpoint's weights, not the best's");
+  app.add_option("--threads", flags.threads, "default: all cores")->check(CLI::NonNegativeNumber);
+  app.add_flag("--quiet", flags.quiet, "print nothing but errors");
 }
 
 int RunTrain(const CLI::App& app, const TrainFlags& flags) {
@@ -169,8 +172,9 @@ int RunTrain(const CLI::App& app, const TrainFlags& flags) {
 
 int RunExport(const ExportFlags& flags) {
   const std::string out = flags.out.empty() ? flags.run + "/model.safetensors" : flags.out;
+  SetThreads(flags.threads);
   const std::string checkpoint = ExportRun(flags.run, out, flags.dtype, !flags.last);
-  fmt::print("{} -> {}\n", checkpoint, out);
+  if (!flags.quiet) fmt::print("{} -> {}\n", checkpoint, out);
   return 0;
 }
 
