@@ -1,10 +1,6 @@
 #include "kernels/gelu.h"
 
 #include <algorithm>
-#include <array>
-#include <cmath>
-#include <memory>
-#include <numbers>
 
 #include "base/error.h"
 
@@ -23,7 +19,8 @@ namespace linattn {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-void ForwardBlock(const float* x, int64_t n, float* y) {
+template <class T>
+HWY_INLINE void ForwardBlock(const T* x, int64_t n, T* y) {
   const FloatTag d;
   for (int64_t i = 0; i < n; i += kLanes) {
     const auto v = LoadRow(x + i, n - i);
@@ -31,12 +28,14 @@ void ForwardBlock(const float* x, int64_t n, float* y) {
   }
 }
 
-void BackwardBlock(const float* x, const float* d_y, int64_t n, float* d_x) {
+template <class T>
+HWY_INLINE void BackwardBlock(const T* x, const T* d_y, int64_t n, T* d_x) {
   const FloatTag d;
   const auto density_at_0 = hn::Set(d, 0.3989422804014327f);
   for (int64_t i = 0; i < n; i += kLanes) {
     const auto v = LoadRow(x + i, n - i);
-    // Beyond 13 the density is 0 in float32, and an infinite x times it would be NaN.
+    // Beyond 13 the density is 0 in float32, and x times it would be infinity times 0 for an
+    // infinite x.
     const auto c = hn::Clamp(v, hn::Set(d, -13.5f), hn::Set(d, 13.5f));
     const auto density =
         hn::Mul(hn::Exp(d, hn::Mul(hn::Mul(c, c), hn::Set(d, -0.5f))), density_at_0);
@@ -46,10 +45,13 @@ void BackwardBlock(const float* x, const float* d_y, int64_t n, float* d_x) {
   }
 }
 
-// d_x = slope d_y
-void ScaleBlock(const float* slope, const BF16* d_y, int64_t n, BF16* d_x) {
-  for (int64_t i = 0; i < n; i += kLanes)
-    StoreRow(hn::Mul(LoadRow(slope + i, n - i), LoadRow(d_y + i, n - i)), d_x + i, n - i);
+void ForwardF32(const float* x, int64_t n, float* y) { ForwardBlock(x, n, y); }
+void ForwardBF16(const BF16* x, int64_t n, BF16* y) { ForwardBlock(x, n, y); }
+void BackwardF32(const float* x, const float* d_y, int64_t n, float* d_x) {
+  BackwardBlock(x, d_y, n, d_x);
+}
+void BackwardBF16(const BF16* x, const BF16* d_y, int64_t n, BF16* d_x) {
+  BackwardBlock(x, d_y, n, d_x);
 }
 
 }  // namespace HWY_NAMESPACE
@@ -60,52 +62,12 @@ HWY_AFTER_NAMESPACE();
 namespace linattn {
 namespace {
 
-HWY_EXPORT(ForwardBlock);
-HWY_EXPORT(BackwardBlock);
-HWY_EXPORT(ScaleBlock);
+HWY_EXPORT(ForwardF32);
+HWY_EXPORT(ForwardBF16);
+HWY_EXPORT(BackwardF32);
+HWY_EXPORT(BackwardBF16);
 
 constexpr int64_t kBlock = 1 << 13;  // elements a thread takes at a time
-
-// Of every bfloat16 x, by its bits: y and dy/dx. A lookup costs a cycle, the formula four; and the
-// values that occur, of a dozen exponents, stay in the nearest cache.
-struct Tables {
-  std::array<BF16, 1 << 16> y;
-  std::array<float, 1 << 16> slope;
-};
-
-std::unique_ptr<const Tables> MakeTables() {
-  auto tables = std::make_unique<Tables>();
-  for (uint32_t bits = 0; bits < (1 << 16); ++bits) {
-    const double x = ToFloat(BF16{static_cast<uint16_t>(bits)});
-    const double phi = 0.5 * std::erfc(-x / std::numbers::sqrt2);
-    const double density = std::exp(-0.5 * x * x) / std::sqrt(2 * std::numbers::pi);
-    tables->y[bits] = ToBF16(static_cast<float>(phi == 0 ? -0.0 : x * phi));
-    tables->slope[bits] = static_cast<float>(density == 0 ? phi : phi + x * density);
-  }
-  return tables;
-}
-
-const Tables& BF16Tables() {
-  static const auto tables = MakeTables();
-  return *tables;
-}
-
-void LookUp(const BF16* x, int64_t n, BF16* y) {
-  const auto& table = BF16Tables().y;
-  for (int64_t i = 0; i < n; ++i) y[i] = table[x[i].bits];
-}
-
-void LookUpBackward(const BF16* x, const BF16* d_y, int64_t n, BF16* d_x) {
-  constexpr int64_t kPiece = 512;
-  const auto& table = BF16Tables().slope;
-  const auto scale = HWY_DYNAMIC_DISPATCH(ScaleBlock);
-  float slope[kPiece];
-  for (int64_t begin = 0; begin < n; begin += kPiece) {
-    const int64_t m = std::min(kPiece, n - begin);
-    for (int64_t i = 0; i < m; ++i) slope[i] = table[x[begin + i].bits];
-    scale(slope, d_y + begin, m, d_x + begin);
-  }
-}
 
 void CheckAlike(const Array& x, const Array& y) {
   Check(x.dtype == y.dtype && (x.dtype == DType::kF32 || x.dtype == DType::kBF16), "gelu",
@@ -137,17 +99,17 @@ void Backward(Run run, const Array& x, const Array& d_y, const Array& d_x) {
 void GeluForward(const Array& x, const Array& y) {
   CheckAlike(x, y);
   if (x.dtype == DType::kF32)
-    Forward<float>(HWY_DYNAMIC_DISPATCH(ForwardBlock), x, y);
+    Forward<float>(HWY_DYNAMIC_DISPATCH(ForwardF32), x, y);
   else
-    Forward<BF16>(LookUp, x, y);
+    Forward<BF16>(HWY_DYNAMIC_DISPATCH(ForwardBF16), x, y);
 }
 
 void GeluBackward(const Array& x, const Array& d_y, const Array& d_x) {
   CheckAlike(x, d_y), CheckAlike(x, d_x);
   if (x.dtype == DType::kF32)
-    Backward<float>(HWY_DYNAMIC_DISPATCH(BackwardBlock), x, d_y, d_x);
+    Backward<float>(HWY_DYNAMIC_DISPATCH(BackwardF32), x, d_y, d_x);
   else
-    Backward<BF16>(LookUpBackward, x, d_y, d_x);
+    Backward<BF16>(HWY_DYNAMIC_DISPATCH(BackwardBF16), x, d_y, d_x);
 }
 
 }  // namespace linattn
