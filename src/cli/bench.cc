@@ -128,7 +128,7 @@ void Run(const Options& o) {
 
 }  // namespace
 
-void AddBench(CLI::App& app, const Common&) {
+void AddBench(CLI::App& app, Common& common) {
   CLI::App& verb = *app.add_subcommand("bench", "time decoding, against the machine's own peak");
   auto o = std::make_shared<Options>();
   AddModelArgument(verb, o->model);
@@ -139,6 +139,7 @@ void AddBench(CLI::App& app, const Common&) {
   verb.add_option("--tokens", o->tokens, "steps a round")->check(CLI::PositiveNumber);
   verb.add_option("--rounds", o->rounds, "rounds (3)")->check(CLI::Range(1, 1000));
   verb.add_flag("--json", o->json, "a line of JSON a batch");
+  AddCommon(verb, common);
   verb.footer(kExamples);
   verb.callback([o] { Run(*o); });
 }

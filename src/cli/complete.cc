@@ -176,7 +176,7 @@ void Run(const Options& o, const Common& common) {
 
 }  // namespace
 
-void AddComplete(CLI::App& app, const Common& common) {
+void AddComplete(CLI::App& app, Common& common) {
   CLI::App& verb = *app.add_subcommand("complete", "hide a part of pictures and paint it anew");
   auto o = std::make_shared<Options>();
   o->grid.out = "completions.png";
@@ -205,6 +205,7 @@ void AddComplete(CLI::App& app, const Common& common) {
   verb.add_option("--batch", o->batch, "sequences that are stepped together (32)")
       ->check(CLI::Range(1, 4096));
   verb.add_flag("--no-cache", o->no_cache, "recompute the whole sequence for every token");
+  AddCommon(verb, common);
   verb.footer(kExamples);
   verb.callback([o, &common] { Run(*o, common); });
 }

@@ -106,7 +106,7 @@ void Run(const Options& o, const Common& common) {
 
 }  // namespace
 
-void AddEval(CLI::App& app, const Common& common) {
+void AddEval(CLI::App& app, Common& common) {
   CLI::App& verb = *app.add_subcommand("eval", "bits/dim of a model on a data set");
   auto o = std::make_shared<Options>();
   AddModelArgument(verb, o->model);
@@ -117,6 +117,7 @@ void AddEval(CLI::App& app, const Common& common) {
   verb.add_option("--batch", o->batch, "sequences a pass (about 8192 tokens)")
       ->check(CLI::PositiveNumber);
   verb.add_flag("--json", o->json, "one line of JSON");
+  AddCommon(verb, common);
   verb.footer(kExamples);
   verb.callback([o, &common] { Run(*o, common); });
 }

@@ -125,7 +125,7 @@ void Run(const Options& o, const Common& common) {
 
 }  // namespace
 
-void AddGenerate(CLI::App& app, const Common& common) {
+void AddGenerate(CLI::App& app, Common& common) {
   CLI::App& verb = *app.add_subcommand("generate", "paint pictures or write text, token by token");
   auto o = std::make_shared<Options>();
   AddModelArgument(verb, o->model);
@@ -152,6 +152,7 @@ void AddGenerate(CLI::App& app, const Common& common) {
       ->check(CLI::Range(1, 4096));
   verb.add_flag("--no-cache", o->no_cache,
                 "recompute the whole sequence for every token, as a baseline");
+  AddCommon(verb, common);
   verb.footer(kExamples);
   verb.callback([o, &common] { Run(*o, common); });
 }

@@ -105,12 +105,13 @@ void Run(const std::string& path, bool as_json) {
 
 }  // namespace
 
-void AddInspect(CLI::App& app, const Common&) {
+void AddInspect(CLI::App& app, Common& common) {
   CLI::App& verb = *app.add_subcommand("inspect", "check a model file and show what is in it");
   auto path = std::make_shared<std::string>();
   auto json = std::make_shared<bool>(false);
   AddModelArgument(verb, *path);
   verb.add_flag("--json", *json, "as JSON");
+  AddCommon(verb, common);
   verb.footer(kExamples);
   verb.callback([path, json] { Run(*path, *json); });
 }

@@ -1,5 +1,4 @@
 #include <fmt/format.h>
-#include <omp.h>
 
 #include <CLI/CLI.hpp>
 #include <csignal>
@@ -35,13 +34,9 @@ int Parse(int argc, char** argv) {
                "linattn");
   Common common;
   app.set_version_flag("--version", "linattn " LINATTN_VERSION);
-  app.add_option("--threads", common.threads, "threads to use (default: all cores)")
-      ->check(CLI::Range(1, 1024))
-      ->each([](const std::string& text) { omp_set_num_threads(std::stoi(text)); });
-  app.add_flag("--quiet,-q", common.quiet, "no progress and no remarks");
+  AddCommon(app, common);
   app.footer(kExamples);
   app.require_subcommand(1);
-  app.fallthrough();
   AddGenerate(app, common);
   AddComplete(app, common);
   AddEval(app, common);

@@ -10,12 +10,15 @@ struct Common {
   bool quiet = false;
 };
 
+// --threads and --quiet, for the program or a verb of it.
+void AddCommon(CLI::App& app, Common& common);
+
 // Each adds one verb, which runs while `app` parses. `common` must outlive `app`.
-void AddGenerate(CLI::App& app, const Common& common);
-void AddComplete(CLI::App& app, const Common& common);
-void AddEval(CLI::App& app, const Common& common);
-void AddInspect(CLI::App& app, const Common& common);
-void AddBench(CLI::App& app, const Common& common);
+void AddGenerate(CLI::App& app, Common& common);
+void AddComplete(CLI::App& app, Common& common);
+void AddEval(CLI::App& app, Common& common);
+void AddInspect(CLI::App& app, Common& common);
+void AddBench(CLI::App& app, Common& common);
 void AddTrainingVerbs(CLI::App& app);  // train, export: see training.h
 
 }  // namespace linattn::cli

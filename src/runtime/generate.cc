@@ -86,7 +86,9 @@ class UncachedDecoder : public Decoder {
 class SymbolSampler {
  public:
   SymbolSampler(const ModelConfig& config, const SamplerOptions& options)
-      : mixture_(config.head == "logistic_mixture"), options_(options) {}
+      : mixture_(config.head == "logistic_mixture"), options_(options) {
+    if (options_.top_k >= config.vocab) options_.top_k = 0;  // no limit: draw in symbol order
+  }
 
   int32_t operator()(std::span<const float> outputs, Random& random) {
     if (!mixture_) {
