@@ -23,7 +23,7 @@ int64_t HeadsPerTask(const MixerDims& d, int threads) {
 
 ChunkShape ShapeOfChunks(const MixerDims& d, int threads) {
   return {
-      .C = 32, .K = d.K, .F = d.F, .V = d.V, .G = d.HV / d.H, .heads = HeadsPerTask(d, threads)};
+      .C = 16, .K = d.K, .F = d.F, .V = d.V, .G = d.HV / d.H, .heads = HeadsPerTask(d, threads)};
 }
 
 void ZeroTokens(const Array& array, const std::vector<TokenList>& tokens) {

@@ -56,22 +56,29 @@ HWY_INLINE void WriteState(const ChunkShape& s, const ForwardScratch& w, int64_t
   if constexpr (P::kNormalised) AddRows(w.K, n, s.F, w.z + g * s.F);
 }
 
-// O = Q S and den = Q z + eps: what the tokens in scratch read from the state before their chunk.
-template <class P>
-HWY_INLINE void ReadState(const ChunkCall& call, const ForwardScratch& w, int64_t n, int64_t g) {
-  const ChunkShape& s = call.shape;
+// O = Q S: what the tokens in scratch read from the state before their chunk.
+HWY_INLINE void ReadState(const ChunkShape& s, const ForwardScratch& w, int64_t n, int64_t g) {
   Gemm({n, s.V, s.F}, {w.Q, s.F, 1}, {w.S + g * s.F * s.V, s.V}, {w.O, s.V});
-  if constexpr (P::kNormalised)
-    for (int64_t i = 0; i < n; ++i) w.den[i] = Dot(w.Q + i * s.F, w.z + g * s.F, s.F) + call.eps;
 }
 
-// O += A V and den += row sums of A: what they read from each other.
+// den = Q z + row sums of A + eps; A may be null.
 template <class P>
-HWY_INLINE void ReadChunk(const ChunkShape& s, const ForwardScratch& w, int64_t n) {
-  LowerTimes(n, s.V, w.A, s.C, w.V, {w.O, s.V, true});
-  if constexpr (P::kNormalised)
-    for (int64_t i = 0; i < n; ++i)
-      for (int64_t j = 0; j <= i; ++j) w.den[i] += w.A[i * s.C + j];
+HWY_INLINE void ReadNormaliser(const ChunkCall& call, const ForwardScratch& w, const float* A,
+                               int64_t n, int64_t g) {
+  if constexpr (P::kNormalised) {
+    const int64_t F = call.shape.F, C = call.shape.C;
+    const float* z = w.z + g * F;
+    for (int64_t i = 0; i < n; ++i) {
+      FloatVector sum = hn::Zero(FloatTag());
+      const float *q = w.Q + i * F, *row = A ? A + i * C : nullptr;
+      ForEachVector(F, [&](auto load, auto, int64_t f)
+                           HWY_ATTR { sum = hn::MulAdd(load(q + f), load(z + f), sum); });
+      if (row)
+        ForEachVector(
+            n, [&](auto load, auto, int64_t j) HWY_ATTR { sum = hn::Add(sum, load(row + j)); });
+      w.den[i] = hn::GetLane(hn::SumOfLanes(FloatTag(), sum)) + call.eps;
+    }
+  }
 }
 
 // Divides O by den (0/0 is 0; den is 1 where it is not used) and writes both out.
@@ -107,9 +114,10 @@ void CausalChunk(const HeadTask& task, const ForwardScratch& w, int64_t begin) {
   PrefetchRows(task.Q(call.in.q), begin + s.C, s.C);
   for (int64_t g = 0; g < s.G; ++g) {
     LoadRows(task.V(call.in.v, g), begin, n, w.V);
-    ReadState<P>(call, w, n, g);
+    ReadState(s, w, n, g);
     PrefetchRows(task.V(call.in.v, g), begin + s.C, s.C);
-    ReadChunk<P>(s, w, n);
+    LowerTimes(n, s.V, w.A, s.C, w.V, {w.O, s.V, true});
+    ReadNormaliser<P>(call, w, w.A, n, g);
     PrefetchRows(task.O(call.out.o, g), begin + s.C, s.C);
     WriteState<P>(s, w, n, g);
     if (g == 0) PrefetchRows(task.K(call.in.k), begin + s.C, s.C);
@@ -134,7 +142,8 @@ void QueryChunk(const HeadTask& task, const ForwardScratch& w, int64_t begin) {
   const int64_t n = std::min(task.call.shape.C, task.queries.length - begin);
   LoadQueries(task, w, begin, n);
   for (int64_t g = 0; g < task.call.shape.G; ++g) {
-    ReadState<P>(task.call, w, n, g);
+    ReadState(task.call.shape, w, n, g);
+    ReadNormaliser<P>(task.call, w, nullptr, n, g);
     StoreOutputs<P>(task, w, begin, n, g);
   }
 }

@@ -28,6 +28,11 @@ struct TokenRows {
   int64_t head;
 };
 
+// Rows are short: a call of memcpy costs as much as the copy.
+HWY_INLINE void CopyRow(const float* HWY_RESTRICT x, int64_t n, float* HWY_RESTRICT y) {
+  ForEachVector(n, [=](auto load, auto store, int64_t i) HWY_ATTR { store(load(x + i), y + i); });
+}
+
 HWY_INLINE void WidenRow(const BF16* HWY_RESTRICT x, int64_t n, float* HWY_RESTRICT y) {
   for (int64_t i = 0; i < n; i += kLanes) StoreRow(LoadRow(x + i, n - i), y + i, n - i);
 }
@@ -57,7 +62,7 @@ inline void LoadRows(const TokenRows& rows, int64_t begin, int64_t n, float* y) 
     } else if (array.dtype == DType::kF16) {
       WidenRow(array.At<F16>(tokens.row, tokens[i], head), C, y);
     } else {
-      std::copy_n(array.At<float>(tokens.row, tokens[i], head), C, y);
+      CopyRow(array.At<float>(tokens.row, tokens[i], head), C, y);
     }
   }
 }
@@ -74,7 +79,7 @@ inline void StoreRows(const TokenRows& rows, int64_t begin, int64_t n, const flo
       std::transform(x, x + C, array.At<F16>(tokens.row, tokens[i], head),
                      [](float value) { return ToF16(value); });
     } else {
-      std::copy_n(x, C, array.At<float>(tokens.row, tokens[i], head));
+      CopyRow(x, C, array.At<float>(tokens.row, tokens[i], head));
     }
   }
 }
