@@ -185,6 +185,7 @@ class Run {
   int64_t first_step_ = 0, saved_step_ = -1, evaluated_step_ = -1, skipped_in_a_row_ = 0;
   double measured_from_ = 0;  // when the third step of this process began
   double eval_s_ = 0, metric_ = std::nan("");
+  bool warned_ = false;  // of divergence
 };
 
 bool Run::Restore(const RunConfig& was) {
@@ -371,6 +372,13 @@ void Run::Report(const StepReport& r) {
                    {"grad_norm", r.norm},
                    {"tokens_per_s", TokensPerSecond()},
                    {"wall_s", Elapsed()}});
+  }
+  const double guessing = std::log(static_cast<double>(config_.model.vocab));
+  if (r.loss > 3 * guessing && !std::exchange(warned_, true)) {
+    progress_->Note(
+        fmt::format("step {}: the loss of {:.3g} nats is far above guessing's {:.3g}; a lower "
+                    "train.lr may help",
+                    state_.step, r.loss, guessing));
   }
   if (state_.total == 0) return;
   progress_->Update(state_.step, fmt::format("{:.3f} {}  {:.0f} tokens/s  lr {:.2e}", Bits(r.loss),

@@ -13,6 +13,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/png.h"
 #include "base/safetensors.h"
 #include "base/temporary_directory.h"
 #include "model/model_file.h"
@@ -357,6 +358,28 @@ TEST_F(Loop, LeanRuntimeGivesTrainingsLogits) {
   EXPECT_GT(largest, 0.3);
   // Both sum a few thousand float32 products an output in orders of their own.
   EXPECT_LT(worst, 2e-5 * largest);
+}
+
+TEST_F(Loop, PicturesAreSampledOnTheWay) {
+  std::filesystem::create_directories(directory_ / "data/a");
+  for (int i = 0; i < 20; ++i) {
+    Image image{4, 4, 3, std::vector<uint8_t>(48, static_cast<uint8_t>(10 * i))};
+    WritePng(fmt::format("{}/data/a/{}.png", directory_.path(), i), image);
+  }
+  const RunConfig config = ResolveConfig(
+      "", {"model.base=none", "model.layers=1", "model.mixer=linear", "model.height=4",
+           "model.width=4", "model.channels=3", "model.classes=1", "model.dim=16", "model.heads=2",
+           "model.head_dim=8", "model.value_dim=8", "model.mlp_dim=32",
+           "data.source=png:" + (directory_ / "data"), "train.steps=6", "train.batch=2",
+           "train.sample_every=3", "train.samples=4", "train.warmup=0"});
+  Train(config, In(directory_ / "run"));
+  for (const char* name : {"step-000000003.png", "step-000000006.png"}) {
+    const Image grid = ReadPng(directory_ / (std::string("run/samples/") + name));
+    EXPECT_EQ(grid.channels, 3);
+    EXPECT_EQ(grid.height, 4 * 4 + 5 * 2);  // one class: one column
+    EXPECT_EQ(grid.width, 4 + 2 * 2);
+  }
+  EXPECT_FALSE(std::filesystem::exists(directory_ / "run/samples/.model.safetensors"));
 }
 
 TEST_F(Loop, MinutesEndTheRun) {
