@@ -107,6 +107,18 @@ TEST(LinearOp, ManyThreadsAtOnce) {
   EXPECT_EQ(wrong, 0);
 }
 
+// What exact resumption of a run rests on.
+TEST(LinearOp, SameBitsFromRunToRun) {
+  for (const auto type : {at::kFloat, at::kBFloat16}) {
+    const auto c = MakeCase({3000}, 48, 96);
+    const auto run = [&] {
+      return RunWithGradients(c.x.to(type), c.weight, c.bias, c.d_y.to(type), false);
+    };
+    const auto first = run(), second = run();
+    for (int i = 0; i < 4; ++i) EXPECT_TRUE(at::equal(first[i], second[i])) << "tensor " << i;
+  }
+}
+
 TEST(LinearOp, EmptyBatchAndBadShapes) {
   const Tensor weight = at::randn({3, 4}), bias = at::randn({3});
   EXPECT_EQ(Linear(at::randn({0, 4}), weight, bias).sizes(), (std::vector<int64_t>{0, 3}));
