@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <filesystem>
 #include <string>
 #include <string_view>
@@ -34,6 +35,7 @@ constexpr std::string_view kProgram = "linattn-train";
   std::vector<char*> argv;
   for (std::string& argument : arguments) argv.push_back(argument.data());
   argv.push_back(nullptr);
+  setenv("OMP_WAIT_POLICY", "passive", 0);  // as linattn-train wants it; saves it a second start
   execv(program.c_str(), argv.data());
   throw Error(arguments[1], fmt::format("cannot run {}: {}", program.string(), strerror(errno)),
               Fault::kInternal);

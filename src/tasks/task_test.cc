@@ -21,10 +21,11 @@ using testing::HasSubstr;
 // 2 x 3 grey pictures, ten of each of two classes: every fifth pixel value tells which one it is.
 class Pictures : public testing::Test {
  protected:
-  Pictures() {
+  static void SetUpTestSuite() {
+    pictures_ = std::make_unique<TemporaryDirectory>();
     for (const char* split : {"train", "validation", "test"}) {
       for (int label = 0; label < 2; ++label) {
-        const std::string folder = directory_ / (std::string(split) + "/" + "ab"[label]);
+        const std::string folder = *pictures_ / (std::string(split) + "/" + "ab"[label]);
         std::filesystem::create_directories(folder);
         for (int i = 0; i < 10; ++i) {
           Image image{2, 3, 1, {}};
@@ -35,13 +36,18 @@ class Pictures : public testing::Test {
         }
       }
     }
+  }
+  static void TearDownTestSuite() { pictures_.reset(); }
+
+  Pictures() {
     options_.model.height = 2, options_.model.width = 3, options_.model.channels = 1;
     options_.model.max_len = 6, options_.model.classes = 2;
     options_.model.mixers = {"linear"};
-    options_.data.source = "png:" + directory_.path();
+    options_.data.source = "png:" + pictures_->path();
     options_.batch = 3, options_.seed = 5;
   }
 
+  static inline std::unique_ptr<TemporaryDirectory> pictures_;
   TemporaryDirectory directory_;
   TaskOptions options_;
 };

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <thread>
 
@@ -134,6 +135,14 @@ void AddExport(CLI::App& app, ExportFlags& flags) {
   app.add_flag("--quiet", flags.quiet, "print nothing but errors");
 }
 
+// Threads that wait sleep instead of spinning: on a machine that others use too, spinning trained
+// at a sixth of the speed. OpenMP reads this before main, so the program starts once more with it.
+void SleepWhenWaiting(char** argv) {
+  constexpr const char* kPolicy = "OMP_WAIT_POLICY";
+  if (getenv(kPolicy) != nullptr || setenv(kPolicy, "passive", 0) != 0) return;
+  execv("/proc/self/exe", argv);  // returns only if that is impossible: then go on as it is
+}
+
 int RunTrain(const CLI::App& app, const TrainFlags& flags) {
   KeepMemory();
   SetThreads(flags.threads);
@@ -179,6 +188,7 @@ int RunExport(const ExportFlags& flags) {
 }
 
 int Main(int argc, char** argv) {
+  SleepWhenWaiting(argv);
   CLI::App app("Trains transformers whose attention is a recurrence.", "linattn");
   app.set_version_flag("--version", "linattn " LINATTN_VERSION);
   app.require_subcommand(1);
