@@ -1,6 +1,6 @@
 // Softmax attention by blocks, without ever forming T x T. Which keys a query sees is a Rule, so
-// that full, causal, windowed and sparse patterns are one algorithm (docs/mixers.md, "softmax").
-// Included once a SIMD target, inside foreach_target's loop.
+// that full, causal, windowed and sparse patterns are one algorithm (eq. 19 to 27 of
+// docs/mixers.md). Included once a SIMD target, inside foreach_target's loop.
 //
 // A Rule answers for the queries [q0, q1) and keys [k0, k1) of a sequence, at most a block of each:
 //     Sees Block(q0, q1, k0, k1) const;                 // blocks that see nothing are skipped
@@ -60,7 +60,7 @@ HWY_INLINE void ScaleRow(float scale, int64_t n, float* x) {
 // ---- Forward ----
 
 // Takes in the first `columns` of a block of scores [keys,kQueries]: x becomes exp(x - max) for the
-// new maximum, to which the sums so far are brought (docs/mixers.md, "softmax").
+// new maximum, to which the sums so far are brought (eq. 21 to 23).
 HWY_INLINE void Renew(int64_t keys, int64_t columns, int64_t V, float* HWY_RESTRICT x,
                       float* HWY_RESTRICT max, float* HWY_RESTRICT sum, float* HWY_RESTRICT o_T) {
   const FloatTag d;
@@ -97,7 +97,7 @@ HWY_INLINE void BeginTile(const SoftmaxGroup& g, int64_t head, int64_t begin, in
   std::fill_n(s.sum, kTileQueries, 0.0f);
 }
 
-// o = o_T / sum, norm = max + log sum.
+// o = o_T / sum, norm = max + log sum (eq. 24).
 HWY_INLINE void EndTile(const SoftmaxGroup& g, int64_t head, int64_t begin, int64_t end,
                         ForwardState& s) {
   for (int64_t q0 = begin; q0 < end; q0 += kQueries) {
@@ -143,8 +143,9 @@ HWY_INLINE void ForwardTile(const SoftmaxGroup& g, const Rule& rule, int64_t hea
 
 // ---- Backward ----
 
-// delta_t = d_o_t . o_t = sum_s p_ts d_p_ts, what the softmax takes off every d_p. Summed in the
-// order of the product that makes d_p, so that a query with one key gets a gradient of exactly 0.
+// delta_t = d_o_t . o_t = sum_s p_ts d_p_ts, what the softmax takes off every d_p (eq. 25). Summed
+// in the order of the product that makes d_p, so that a query with one key gets a gradient of
+// exactly 0.
 HWY_INLINE void ComputeDelta(const SoftmaxGroup& g, BackwardState& s) {
   const FloatTag d;
   const int64_t T = g.queries.length;
@@ -184,7 +185,7 @@ HWY_INLINE void LoadQueries(const SoftmaxGroup& g, int64_t j, int64_t q0, int64_
   }
 }
 
-// P = exp(P - shift);  d_S = P (d_S - mean), for d_S = d_P on entry.
+// P = exp(P - shift);  d_S = P (d_S - mean), for d_S = d_P on entry (eq. 26).
 HWY_INLINE void ScoreGradients(int64_t keys, int64_t columns, BackwardState& s) {
   const FloatTag d;
   for (int64_t i = 0; i < columns; i += kLanes) {

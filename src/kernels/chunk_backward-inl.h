@@ -1,5 +1,5 @@
-// The chunkwise backward of the state mixers: no state is kept from the forward. Included once a
-// SIMD target, inside foreach_target's loop.
+// The chunkwise backward of the state mixers, equations (9) to (18) of docs/mixers.md: no state is
+// kept from the forward. Included once a SIMD target, inside foreach_target's loop.
 //
 // With o = n / den, n_i = S_i^T Q_i, den_i = Q_i . z_i + eps (Q = scale phi(q)), the gradients of n
 // and den are dN = d_o / den and dd = -(d_o . o) / den. A sweep forward in time rebuilds S and
@@ -51,7 +51,7 @@ inline void LoadStateGradients(const HeadTask& task, const MixerGradients& grad,
   }
 }
 
-// dN [n,V] and dd [n] of value head g.
+// dN [n,V] and dd [n] of value head g (eq. 9).
 template <class P>
 void LoadOutputGradients(const HeadTask& task, const MixerGradients& grad, const BackwardScratch& w,
                          int64_t begin, int64_t n, int64_t g) {
@@ -82,14 +82,15 @@ inline void StoreFeatureGradients(const HeadTask& task, const BackwardScratch& w
   StoreRows(to, begin, n, w.dX);
 }
 
-// Sums dA [n,n] and dd over the value heads; dA is still to be masked and shifted by dd_sum.
+// Sums dA [n,n] and dd over the value heads; dA is still to be masked and shifted by dd_sum (eq.
+// 14).
 template <class P>
 void AddScoreGradient(const ChunkShape& s, const BackwardScratch& w, int64_t n, int64_t g) {
   LowerProduct(n, s.V, w.dN, w.VT, s.C, w.dA, g > 0);
   for (int64_t i = 0; i < n; ++i) w.dd_sum[i] = (g > 0 ? w.dd_sum[i] : 0.0f) + w.dd[i];
 }
 
-// dF (+)= dN S^T + dd z: the gradient of the queries through the state before their chunk.
+// dF (+)= dN S^T + dd z: the gradient of the queries through the state before their chunk (eq. 15).
 template <class P>
 void AddQueryGradient(const ChunkShape& s, const BackwardScratch& w, int64_t n, int64_t g) {
   Gemm({n, s.F, s.V}, {w.dN, s.V, 1}, {w.ST + g * s.V * s.F, s.F}, {w.dF, s.F, g > 0});
@@ -105,7 +106,7 @@ void WriteTransposedState(const ChunkShape& s, const BackwardScratch& w, int64_t
   if constexpr (P::kNormalised) AddRows(w.K, n, s.F, w.z + g * s.F);
 }
 
-// L += Q^T dN, l += dd^T Q: what reading the state asks of it. Q carries the scale.
+// L += Q^T dN, l += dd^T Q: what reading the state asks of it (eq. 18). Q carries the scale.
 template <class P>
 void AddStateGradient(const ChunkShape& s, const BackwardScratch& w, int64_t n, int64_t g) {
   Gemm({s.F, s.V, n}, {w.Q, 1, s.F}, {w.dN, s.V}, {w.L + g * s.F * s.V, s.V, true});
@@ -113,7 +114,8 @@ void AddStateGradient(const ChunkShape& s, const BackwardScratch& w, int64_t n, 
     for (int64_t i = 0; i < n; ++i) AddScaled(w.dd[i], w.Q + i * s.F, s.F, w.l + g * s.F);
 }
 
-// dFT [F,C] (+)= L V^T, the gradient of the keys through the state after their chunk, and dV = K L.
+// dFT [F,C] (+)= L V^T, the gradient of the keys through the state after their chunk, and dV = K L
+// (eq. 16, 17).
 inline void ReadStateGradient(const ChunkShape& s, const BackwardScratch& w, int64_t n, int64_t g) {
   const float* L = w.L + g * s.F * s.V;
   Gemm({s.F, n, s.V}, {L, s.V, 1}, {w.VT, s.C}, {w.dFT, s.C, g > 0});

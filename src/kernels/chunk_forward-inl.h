@@ -1,5 +1,5 @@
-// The chunkwise forward of the state mixers. Included once a SIMD target, inside foreach_target's
-// loop.
+// The chunkwise forward of the state mixers, equations (4) to (8) of docs/mixers.md. Included once
+// a SIMD target, inside foreach_target's loop.
 #if defined(LINATTN_KERNELS_CHUNK_FORWARD_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LINATTN_KERNELS_CHUNK_FORWARD_INL_H_
 #undef LINATTN_KERNELS_CHUNK_FORWARD_INL_H_
@@ -48,7 +48,7 @@ inline void StoreStates(const HeadTask& task, const float* S, const float* z, co
   }
 }
 
-// S += K^T V, z += sum of K's rows, for the n tokens in scratch.
+// S += K^T V, z += sum of K's rows, for the n tokens in scratch (eq. 7).
 template <class P>
 HWY_INLINE void WriteState(const ChunkShape& s, const ForwardScratch& w, int64_t n, int64_t g) {
   static_assert(P::kDecay == Decay::kNone && P::kWrite == Write::kAdd, "no such write yet");
@@ -56,12 +56,12 @@ HWY_INLINE void WriteState(const ChunkShape& s, const ForwardScratch& w, int64_t
   if constexpr (P::kNormalised) AddRows(w.K, n, s.F, w.z + g * s.F);
 }
 
-// O = Q S: what the tokens in scratch read from the state before their chunk.
+// O = Q S: what the tokens in scratch read from the state before their chunk (eq. 5).
 HWY_INLINE void ReadState(const ChunkShape& s, const ForwardScratch& w, int64_t n, int64_t g) {
   Gemm({n, s.V, s.F}, {w.Q, s.F, 1}, {w.S + g * s.F * s.V, s.V}, {w.O, s.V});
 }
 
-// den = Q z + row sums of A + eps; A may be null.
+// den = Q z + row sums of A + eps; A may be null (eq. 6).
 template <class P>
 HWY_INLINE void ReadNormaliser(const ChunkCall& call, const ForwardScratch& w, const float* A,
                                int64_t n, int64_t g) {
@@ -125,7 +125,7 @@ void CausalChunk(const HeadTask& task, const ForwardScratch& w, int64_t begin) {
   }
 }
 
-// Not causal: keys only write, and every query reads the state after the last key.
+// Not causal: keys only write, and every query reads the state after the last key (eq. 8).
 template <class P>
 void KeyChunk(const HeadTask& task, const ForwardScratch& w, int64_t begin) {
   const ChunkCall& call = task.call;
