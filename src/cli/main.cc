@@ -42,6 +42,7 @@ int Parse(int argc, char** argv) {
   AddEval(app, common);
   AddInspect(app, common);
   AddBench(app, common);
+  AddPlot(app, common);
   AddTrainingVerbs(app);
   if (argc == 1) {
     fmt::print(stderr, "{}", app.help());

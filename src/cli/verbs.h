@@ -19,6 +19,7 @@ void AddComplete(CLI::App& app, Common& common);
 void AddEval(CLI::App& app, Common& common);
 void AddInspect(CLI::App& app, Common& common);
 void AddBench(CLI::App& app, Common& common);
+void AddPlot(CLI::App& app, Common& common);
 void AddTrainingVerbs(CLI::App& app);  // train, export: see training.h
 
 }  // namespace linattn::cli

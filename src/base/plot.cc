@@ -1,0 +1,174 @@
+#include "base/plot.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+
+#include "base/error.h"
+
+namespace linattn {
+namespace {
+
+constexpr double kWidth = 720, kHeight = 440;
+constexpr double kLeft = 70, kRight = 20, kTop = 40, kBottom = 55;
+// Okabe and Ito's palette, which colour-blind readers can tell apart.
+constexpr std::array<const char*, 8> kColours = {"#0072B2", "#D55E00", "#009E73", "#CC79A7",
+                                                 "#56B4E9", "#E69F00", "#000000", "#999933"};
+
+std::string Escape(const std::string& text) {
+  std::string escaped;
+  for (const char c : text) {
+    if (c == '&')
+      escaped += "&amp;";
+    else if (c == '<')
+      escaped += "&lt;";
+    else if (c == '>')
+      escaped += "&gt;";
+    else
+      escaped += c;
+  }
+  return escaped;
+}
+
+// One direction of the plot: values to pixels, and where its ticks are.
+class Scale {
+ public:
+  Scale(bool log, double from_pixel, double to_pixel)
+      : log_(log), from_pixel_(from_pixel), to_pixel_(to_pixel) {}
+
+  bool Shows(double value) const { return std::isfinite(value) && (!log_ || value > 0); }
+  void Cover(double value) {
+    low_ = std::min(low_, Map(value));
+    high_ = std::max(high_, Map(value));
+  }
+  bool empty() const { return low_ > high_; }
+  void Widen() {
+    const double margin =
+        high_ > low_ ? 0.03 * (high_ - low_) : std::max(0.5, 0.1 * std::abs(high_));
+    low_ -= margin, high_ += margin;
+  }
+  double Pixel(double value) const {
+    return from_pixel_ + (Map(value) - low_) / (high_ - low_) * (to_pixel_ - from_pixel_);
+  }
+  std::vector<double> Ticks() const { return log_ ? LogTicks() : LinearTicks(); }
+
+ private:
+  double Map(double value) const { return log_ ? std::log10(value) : value; }
+
+  // Multiples of 1, 2 or 5 times a power of ten: four to nine of them.
+  std::vector<double> LinearTicks() const {
+    const double power = std::pow(10, std::floor(std::log10((high_ - low_) / 4)));
+    double step = power;
+    for (const double factor : {2.0, 5.0}) {
+      if (factor * power <= (high_ - low_) / 4) step = factor * power;
+    }
+    std::vector<double> ticks;
+    for (double i = std::ceil(low_ / step); i * step <= high_; ++i) ticks.push_back(i * step);
+    return ticks;
+  }
+  // Powers of ten; within a short range also twice and five times those.
+  std::vector<double> LogTicks() const {
+    std::vector<double> ticks;
+    for (double e = std::floor(low_); e <= high_; ++e) {
+      for (const double factor : {1.0, 2.0, 5.0}) {
+        const double position = e + std::log10(factor);
+        if (factor > 1 && high_ - low_ > 2) break;
+        if (position >= low_ && position <= high_) ticks.push_back(std::pow(10, position));
+      }
+    }
+    return ticks;
+  }
+
+  bool log_;
+  double from_pixel_, to_pixel_;
+  double low_ = std::numeric_limits<double>::infinity(), high_ = -low_;
+};
+
+std::string Text(double x, double y, const char* anchor, const std::string& text, int size = 12) {
+  return fmt::format(
+      "<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"{}\" font-size=\"{}\">{}</text>\n", x, y,
+      anchor, size, Escape(text));
+}
+
+std::string Line(double x0, double y0, double x1, double y1, const char* colour) {
+  return fmt::format(
+      "<line x1=\"{:.1f}\" y1=\"{:.1f}\" x2=\"{:.1f}\" y2=\"{:.1f}\" stroke=\"{}\"/>\n", x0, y0, x1,
+      y1, colour);
+}
+
+std::string Axes(const Plot& plot, const Scale& x, const Scale& y) {
+  constexpr double kBase = kHeight - kBottom, kEnd = kWidth - kRight;
+  std::string svg;
+  for (const double tick : x.Ticks()) {
+    svg += Line(x.Pixel(tick), kTop, x.Pixel(tick), kBase, "#dddddd");
+    svg += Text(x.Pixel(tick), kBase + 18, "middle", fmt::format("{:.6g}", tick));
+  }
+  for (const double tick : y.Ticks()) {
+    svg += Line(kLeft, y.Pixel(tick), kEnd, y.Pixel(tick), "#dddddd");
+    svg += Text(kLeft - 8, y.Pixel(tick) + 4, "end", fmt::format("{:.6g}", tick));
+  }
+  svg += Line(kLeft, kBase, kEnd, kBase, "black") + Line(kLeft, kTop, kLeft, kBase, "black");
+  svg += Text(kWidth / 2, 24, "middle", plot.title, 15);
+  svg += Text((kLeft + kEnd) / 2, kHeight - 14, "middle", plot.x.label, 13);
+  svg += fmt::format("<g transform=\"translate(18 {:.1f}) rotate(-90)\">{}</g>\n",
+                     (kTop + kBase) / 2, Text(0, 0, "middle", plot.y.label, 13));
+  return svg;
+}
+
+std::string Curve(const Series& series, const Scale& x, const Scale& y, const char* colour) {
+  std::string path, dots;
+  bool joined = false;
+  for (const auto& [px, py] : series.points) {
+    if (!x.Shows(px) || !y.Shows(py)) {
+      joined = false;
+      continue;
+    }
+    path += fmt::format("{}{:.1f} {:.1f}", joined ? "L" : "M", x.Pixel(px), y.Pixel(py));
+    joined = true;
+    if (series.markers)
+      dots += fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"3.5\" fill=\"{}\"/>\n",
+                          x.Pixel(px), y.Pixel(py), colour);
+  }
+  return fmt::format("<path d=\"{}\" fill=\"none\" stroke=\"{}\" stroke-width=\"1.8\"/>\n{}", path,
+                     colour, dots);
+}
+
+std::string Legend(const Plot& plot) {
+  std::string svg;
+  double y = kTop + 16;
+  for (size_t i = 0; i < plot.series.size(); ++i, y += 18) {
+    constexpr double kEnd = kWidth - kRight - 10;
+    svg += Line(kEnd - 24, y - 4, kEnd, y - 4, kColours[i % kColours.size()]);
+    svg += Text(kEnd - 30, y, "end", plot.series[i].name);
+  }
+  return svg;
+}
+
+}  // namespace
+
+std::string SvgPlot(const Plot& plot) {
+  Scale x(plot.x.log, kLeft, kWidth - kRight), y(plot.y.log, kHeight - kBottom, kTop);
+  for (const Series& series : plot.series) {
+    for (const auto& [px, py] : series.points) {
+      if (!x.Shows(px) || !y.Shows(py)) continue;
+      x.Cover(px), y.Cover(py);
+    }
+  }
+  Check(!x.empty(), "plot", "'{}' must have a point to show, but has none", plot.title);
+  x.Widen(), y.Widen();
+  std::string svg = fmt::format(
+      "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0}\" height=\"{1}\" viewBox=\"0 0 {0} "
+      "{1}\" "
+      "font-family=\"sans-serif\">\n<rect width=\"{0}\" height=\"{1}\" fill=\"white\"/>\n",
+      kWidth, kHeight);
+  svg += Axes(plot, x, y);
+  for (size_t i = 0; i < plot.series.size(); ++i) {
+    svg += Curve(plot.series[i], x, y, kColours[i % kColours.size()]);
+  }
+  return svg + Legend(plot) + "</svg>\n";
+}
+
+}  // namespace linattn

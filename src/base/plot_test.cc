@@ -1,0 +1,57 @@
+#include "base/plot.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "base/error.h"
+
+namespace linattn {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+TEST(Plot, DrawsEachSeriesWithItsNameAndTicks) {
+  const std::string svg =
+      SvgPlot({.title = "a < b",
+               .x = {"step"},
+               .y = {"bits"},
+               .series = {{"one", {{0, 1}, {10, 3}}}, {"two", {{0, 2}, {10, 2}}, true}}});
+  for (const char* text :
+       {"a &lt; b", ">step<", ">bits<", ">one<", ">two<", ">10<", "#0072B2", "#D55E00"})
+    EXPECT_THAT(svg, HasSubstr(text));
+  EXPECT_THAT(svg, HasSubstr("<circle"));
+}
+
+// Where (0, 1) and (10, 3) fall when 3% of the range is left at each side of a 630 x 345 field.
+TEST(Plot, PlacesPointsOnALinearScale) {
+  const std::string svg = SvgPlot({.series = {{"line", {{0, 1}, {10, 3}}}}});
+  EXPECT_THAT(svg, HasSubstr("d=\"M87.8 375.2L682.2 49.8\""));
+}
+
+TEST(Plot, LogScaleIsEvenInRatios) {
+  const std::string svg =
+      SvgPlot({.x = {"N", true}, .series = {{"line", {{1, 0}, {10, 1}, {100, 2}}}}});
+  EXPECT_THAT(svg, HasSubstr("L385.0 212.5"));
+}
+
+TEST(Plot, LeavesAGapWhereThereIsNoNumber) {
+  constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+  const std::string svg =
+      SvgPlot({.series = {{"gap", {{0, 0}, {1, 1}, {2, kNan}, {3, 1}, {4, 0}}}}});
+  EXPECT_THAT(svg, Not(HasSubstr("nan")));
+  size_t pieces = 0;
+  for (size_t at = svg.find('M'); at != std::string::npos; at = svg.find('M', at + 1)) ++pieces;
+  EXPECT_EQ(pieces, 2u);
+}
+
+TEST(Plot, RefusesToShowNothing) {
+  EXPECT_THROW(SvgPlot({.title = "empty"}), Error);
+  EXPECT_THROW(SvgPlot({.y = {"y", true}, .series = {{"negative", {{0, -1}}}}}), Error);
+}
+
+}  // namespace
+}  // namespace linattn
