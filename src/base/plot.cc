@@ -104,11 +104,11 @@ std::string Axes(const Plot& plot, const Scale& x, const Scale& y) {
   std::string svg;
   for (const double tick : x.Ticks()) {
     svg += Line(x.Pixel(tick), kTop, x.Pixel(tick), kBase, "#dddddd");
-    svg += Text(x.Pixel(tick), kBase + 18, "middle", fmt::format("{:.6g}", tick));
+    svg += Text(x.Pixel(tick), kBase + 18, "middle", fmt::format("{:.6g}", tick + 0.0));
   }
   for (const double tick : y.Ticks()) {
     svg += Line(kLeft, y.Pixel(tick), kEnd, y.Pixel(tick), "#dddddd");
-    svg += Text(kLeft - 8, y.Pixel(tick) + 4, "end", fmt::format("{:.6g}", tick));
+    svg += Text(kLeft - 8, y.Pixel(tick) + 4, "end", fmt::format("{:.6g}", tick + 0.0));
   }
   svg += Line(kLeft, kBase, kEnd, kBase, "black") + Line(kLeft, kTop, kLeft, kBase, "black");
   svg += Text(kWidth / 2, 24, "middle", plot.title, 15);
