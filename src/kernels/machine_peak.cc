@@ -18,8 +18,10 @@ namespace hn = hwy::HWY_NAMESPACE;
 // from leaving them out.
 double MultiplyAdds(int64_t rounds, float* sink) {
   const hn::ScalableTag<float> d;
-  // Ten chains cover the latency of two units.
-  auto a = hn::Set(d, 1.0f), b = a, c = a, e = a, f = a, g = a, h = a, i = a, j = a, k = a;
+  // Ten chains cover the latency of two units. They start apart: the compiler merges equal ones.
+  auto a = hn::Set(d, 1.0f), b = hn::Set(d, 1.1f), c = hn::Set(d, 1.2f), e = hn::Set(d, 1.3f);
+  auto f = hn::Set(d, 1.4f), g = hn::Set(d, 1.5f), h = hn::Set(d, 1.6f), i = hn::Set(d, 1.7f);
+  auto j = hn::Set(d, 1.8f), k = hn::Set(d, 1.9f);
   const auto m = hn::Set(d, 0.999f), n = hn::Set(d, 0.001f);
   for (int64_t r = 0; r < rounds; ++r) {
     a = hn::MulAdd(a, m, n), b = hn::MulAdd(b, m, n), c = hn::MulAdd(c, m, n);
