@@ -6,12 +6,10 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/feature_map.cc"
-// clang-format off
-#include <hwy/foreach_target.h>  // first, or each target would be compiled twice
-#include <hwy/contrib/math/math-inl.h>
+#include <hwy/foreach_target.h>
 #include <hwy/highway.h>
-// clang-format on
 
+#include "kernels/exp-inl.h"
 #include "kernels/vector-inl.h"
 
 #ifndef LINATTN_KERNELS_FEATURE_MAP_KIND_
@@ -25,13 +23,11 @@ HWY_BEFORE_NAMESPACE();
 namespace linattn {
 namespace HWY_NAMESPACE {
 
-// Comparisons are written so that NaN stays NaN.
+// Written so that NaN stays NaN: Min and Max would drop it.
 struct Elu1 {
   static HWY_INLINE FloatVector Value(FloatVector x) {
     const FloatTag d;
-    const auto zero = hn::Zero(d);
-    const auto rest = hn::IfThenElse(hn::Le(x, zero), hn::Exp(d, hn::Min(x, zero)), x);
-    return hn::IfThenElse(hn::Gt(x, zero), hn::Add(x, hn::Set(d, 1.0f)), rest);
+    return hn::IfThenElse(hn::Gt(x, hn::Zero(d)), hn::Add(x, hn::Set(d, 1.0f)), ExpOrNaN(x));
   }
   static HWY_INLINE FloatVector Slope(FloatVector x, FloatVector y) {
     const FloatTag d;

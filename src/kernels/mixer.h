@@ -124,7 +124,7 @@ const Mixer& MixerByName(std::string_view name);  // throws Error that lists the
 // Validates shapes, dtypes, strides and segments against `mixer`; returns the sizes. Throws Error, e.g.
 // "[linear] v must be [B,S,HV,V] with B=2, S=16, but has shape [2,15,4,32]".
 MixerDims CheckInputs(const Mixer& mixer, const MixerInputs& in);
-// The same for what is written: present arrays have their shape and a dtype of the inputs' kind.
+// The same for what the fast functions write.
 void CheckOutputs(const Mixer& mixer, const MixerDims& dims, const MixerOutputs& out);
 void CheckGradients(const Mixer& mixer, const MixerInputs& in, const MixerGradients& grad);
 void CheckStep(const Mixer& mixer, const StepInputs& in);

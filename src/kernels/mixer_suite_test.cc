@@ -455,6 +455,9 @@ TEST_P(MixerSuite, RefusesWhatItWouldMisread) {
       testing::AllOf(HasSubstr("v must be"), HasSubstr("[2,11,2,6]"), HasSubstr("[2,10,2,6]")));
   EXPECT_THAT(message([](MixerInputs& in) { in.k.dtype = DType::kI32; }),
               HasSubstr("k must be F32"));
+  Call wide(mixer(), p, DType::kF32, DType::kF64);
+  EXPECT_THAT(Message([&] { mixer().forward(wide.in, wide.out, Scratch(mixer(), wide.in).get()); }),
+              HasSubstr("o must be F32"));
   EXPECT_THAT(message([](MixerInputs& in) { in.q.rank = 3; }), HasSubstr("q must be [B,T,H,K]"));
   const std::vector<int64_t> longer = {12, 3}, bounds = {0, 5, 11};
   EXPECT_THAT(

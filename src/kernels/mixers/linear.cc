@@ -160,12 +160,12 @@ int64_t StateFloats(const MixerDims& d, int64_t) { return d.HV * d.F * (d.V + 1)
 constexpr int64_t kStepFeatures = 4096;
 
 // One token of key head h of sequence i, for all its value heads.
-void StepKeyHead(const StepInputs& in, int64_t F, int64_t i, int64_t h) {
+void StepKeyHead(const StepInputs& in, const FeatureMap& phi, int64_t i, int64_t h) {
   alignas(64) float q[kStepFeatures], k[kStepFeatures];
-  const int64_t K = in.q.shape[2], HV = in.v.shape[1], V = in.v.shape[2];
+  const int64_t K = in.q.shape[2], F = phi.Features(K), HV = in.v.shape[1], V = in.v.shape[2];
   const int64_t group = HV / in.q.shape[1];
-  Phi(in.options).Forward(in.q.At<float>(i, h), 1, K, q);
-  Phi(in.options).Forward(in.k.At<float>(i, h), 1, K, k);
+  phi.Forward(in.q.At<float>(i, h), 1, K, q);
+  phi.Forward(in.k.At<float>(i, h), 1, K, k);
   for (int64_t j = h * group; j < (h + 1) * group; ++j) {
     const StepHead step{.F = F,
                         .V = V,
@@ -183,14 +183,15 @@ void StepKeyHead(const StepInputs& in, int64_t F, int64_t i, int64_t h) {
 
 void Step(const StepInputs& in) {
   CheckStep(k_linear, in);
-  const int64_t n = in.q.shape[0], H = in.q.shape[1], F = Phi(in.options).Features(in.q.shape[2]);
+  const FeatureMap& phi = Phi(in.options);
+  const int64_t n = in.q.shape[0], H = in.q.shape[1], F = phi.Features(in.q.shape[2]);
   Check(F <= kStepFeatures, "linear", "step must have at most {} features, but has {}",
         kStepFeatures, F);
   // Below this many floats of state, waking the threads costs more than they save.
   constexpr int64_t kParallelFloats = 1 << 16;
 #pragma omp parallel for collapse(2) if (n * in.v.shape[1] * in.v.shape[2] * F > kParallelFloats)
   for (int64_t i = 0; i < n; ++i)
-    for (int64_t h = 0; h < H; ++h) StepKeyHead(in, F, i, h);
+    for (int64_t h = 0; h < H; ++h) StepKeyHead(in, phi, i, h);
 }
 
 void Prefill(const MixerInputs& given, const Array& o, float* state, int64_t, int64_t) {
