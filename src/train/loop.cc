@@ -468,7 +468,8 @@ std::string ExportRun(const std::string& directory, const std::string& path,
       message = e.what();
       continue;
     }
-    if (best && state.best_step >= 0 && state.best_step != step) {
+    // The best may be the untrained model's, of which there is no checkpoint.
+    if (best && state.best_step != step && std::filesystem::exists(files.Path(state.best_step))) {
       state = learner.Load(files.Path(state.best_step));
     }
     learner.Export(path, storage, state);

@@ -59,6 +59,32 @@ RunConfig TinyText(const std::vector<std::string>& more = {}) {
   return ResolveConfig("", sets);
 }
 
+void WritePictures(const std::string& directory) {
+  std::filesystem::create_directories(directory + "/a");
+  for (int i = 0; i < 20; ++i) {
+    Image image{4, 4, 3, std::vector<uint8_t>(48, static_cast<uint8_t>(10 * i))};
+    WritePng(fmt::format("{}/a/{}.png", directory, i), image);
+  }
+}
+
+RunConfig TinyPictures(const std::string& directory) {
+  return ResolveConfig(
+      "",
+      {"model.base=none", "model.layers=1", "model.mixer=linear", "model.height=4", "model.width=4",
+       "model.channels=3", "model.classes=1", "model.dim=16", "model.heads=2", "model.head_dim=8",
+       "model.value_dim=8", "model.mlp_dim=32", "data.source=png:" + directory, "train.steps=6",
+       "train.batch=2", "train.sample_every=0", "train.warmup=0"});
+}
+
+// All that was written to `log`, which is closed.
+std::string TextOf(std::FILE* log) {
+  std::string text(static_cast<size_t>(std::ftell(log)), '\0');
+  std::rewind(log);
+  text.resize(std::fread(text.data(), 1, text.size(), log));
+  std::fclose(log);
+  return text;
+}
+
 RunOptions In(const std::string& directory) {
   RunOptions options;
   options.directory = directory;
@@ -173,10 +199,7 @@ TEST_F(Loop, DamagedNewestCheckpointFallsBackOnTheOneBefore) {
       throw Killed();
     };
     EXPECT_THROW(Resume(config, options), Killed);
-    std::string text(4096, '\0');
-    std::rewind(log);
-    text.resize(std::fread(text.data(), 1, text.size(), log));
-    std::fclose(log);
+    const std::string text = TextOf(log);
     EXPECT_THAT(text, HasSubstr(files.Path(20)));
     EXPECT_THAT(text, HasSubstr("damaged"));
     EXPECT_THAT(text, HasSubstr("resuming after step 10"));
@@ -193,16 +216,22 @@ TEST_F(Loop, AllCheckpointsDamagedIsAnError) {
 }
 
 TEST_F(Loop, KeepsTheLastCheckpointsAndTheBest) {
-  // The rate falls to nothing and then shoots up, so that an early evaluation stays the best.
-  const RunConfig config = TinyText({"train.steps=60", "train.keep=2", "train.lr=0.03",
-                                     "train.schedule=constant", "train.warmup=0", "train.ema=0"});
-  const RunResult result = Train(config, In(directory_ / "run"));
-  const auto steps = CheckpointFiles(directory_ / "run/checkpoints").Steps();
+  const CheckpointFiles files(directory_.path());
+  for (const int64_t step : {10, 20, 30, 40, 1'000'000'000}) {
+    WriteFileAtomic(files.Path(step), std::string_view("x"));
+  }
+  WriteFileAtomic(directory_ / "step-000000050.safetensors.tmp",
+                  std::string_view("x"));  // a crash's
+  files.Prune(2, 20);
+  EXPECT_EQ(files.Steps(), (std::vector<int64_t>{1'000'000'000, 40, 20}));
+
+  const std::string run = directory_ / "run";
+  const RunResult result = Train(TinyText({"train.steps=60", "train.keep=2"}), In(run));
+  const auto steps = CheckpointFiles(run + "/checkpoints").Steps();
   ASSERT_GE(steps.size(), 2u);
   EXPECT_EQ(steps[0], 60);
   EXPECT_EQ(steps[1], 50);
-  EXPECT_EQ(steps.back(), std::min<int64_t>(50, result.state.best_step));
-  const auto file = SafetensorsFile::Open(directory_ / "run/model.safetensors");
+  const auto file = SafetensorsFile::Open(run + "/model.safetensors");
   EXPECT_EQ(file.metadata().at("linattn.step"), std::to_string(result.state.best_step));
 }
 
@@ -313,15 +342,45 @@ TEST_F(Loop, RateOfTenKeepsTheLastGoodCheckpoint) {  // D7
 }
 
 TEST_F(Loop, SkipsNonFiniteStepsIfToldTo) {
-  // One weight of the head is so large that some batches' losses overflow is hard to arrange; a
-  // rate that does it for all ends after 100 skips in a row.
+  // A rate that ruins the weights for good: skipping must say so each time, and end some day.
   const RunConfig config =
       TinyText({"train.steps=300", "train.lr=1e30", "train.warmup=200", "train.schedule=constant",
                 "train.clip=0", "train.eval_every=0", "train.checkpoint_every=0",
                 "train.skip_nonfinite=true"});
-  const std::string message =
-      MessageOf([&] { Train(config, In(directory_ / "run")); }, Fault::kInternal);
+  std::FILE* log = std::tmpfile();
+  RunOptions options = In(directory_ / "run");
+  options.log = log;
+  const std::string message = MessageOf([&] { Train(config, options); }, Fault::kInternal);
   EXPECT_THAT(message, HasSubstr("must be finite"));
+  const std::string text = TextOf(log);
+  int skipped = 0;
+  for (size_t at = text.find("skipped step"); at != std::string::npos;
+       at = text.find("skipped step", at + 1)) {
+    ++skipped;
+  }
+  EXPECT_EQ(skipped, 99);
+}
+
+TEST_F(Loop, AccumulatedBatchesAreTheLargeOne) {
+  WritePictures(directory_ / "data");
+  const auto losses = [&](const std::string& batch, const std::string& accumulate) {
+    const std::string run = directory_ / ("run" + batch);
+    RunConfig config = TinyPictures(directory_ / "data");
+    config.train.batch = std::stoi(batch), config.train.accumulate = std::stoi(accumulate);
+    config.train.dtype = "f32", config.train.log_every = 1;
+    Train(config, In(run));
+    std::vector<double> list;
+    for (const auto& line : MetricsOf(run)) {
+      if (line["kind"] == "train") list.push_back(line["loss"]);
+    }
+    return list;
+  };
+  const auto large = losses("6", "1"), small = losses("2", "3");
+  ASSERT_EQ(large.size(), 6u);
+  ASSERT_EQ(small.size(), 6u);
+  // Sums in float32 of another order, amplified by six updates.
+  for (size_t i = 0; i < 6; ++i) EXPECT_NEAR(small[i], large[i], 1e-3 * large[i]) << i;
+  EXPECT_GT(std::abs(large[0] - large[1]), 1e-3 * large[0]);
 }
 
 TEST_F(Loop, LeanRuntimeGivesTrainingsLogits) {
@@ -361,17 +420,9 @@ TEST_F(Loop, LeanRuntimeGivesTrainingsLogits) {
 }
 
 TEST_F(Loop, PicturesAreSampledOnTheWay) {
-  std::filesystem::create_directories(directory_ / "data/a");
-  for (int i = 0; i < 20; ++i) {
-    Image image{4, 4, 3, std::vector<uint8_t>(48, static_cast<uint8_t>(10 * i))};
-    WritePng(fmt::format("{}/data/a/{}.png", directory_.path(), i), image);
-  }
-  const RunConfig config = ResolveConfig(
-      "", {"model.base=none", "model.layers=1", "model.mixer=linear", "model.height=4",
-           "model.width=4", "model.channels=3", "model.classes=1", "model.dim=16", "model.heads=2",
-           "model.head_dim=8", "model.value_dim=8", "model.mlp_dim=32",
-           "data.source=png:" + (directory_ / "data"), "train.steps=6", "train.batch=2",
-           "train.sample_every=3", "train.samples=4", "train.warmup=0"});
+  WritePictures(directory_ / "data");
+  RunConfig config = TinyPictures(directory_ / "data");
+  config.train.sample_every = 3, config.train.samples = 4;
   Train(config, In(directory_ / "run"));
   for (const char* name : {"step-000000003.png", "step-000000006.png"}) {
     const Image grid = ReadPng(directory_ / (std::string("run/samples/") + name));
