@@ -1,9 +1,14 @@
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
+#include <iterator>
 #include <new>
+#include <string_view>
 
 #include "base/error.h"
 #include "cli/console.h"
@@ -27,6 +32,20 @@ Each verb has its own: linattn generate --help)";
 int Report(const char* message, int status) {
   fmt::print(stderr, "linattn: {}\n", message);
   return status;
+}
+
+// Threads that wait sleep instead of spinning: on a machine that others use too, spinning made
+// generation tens of times slower. OpenMP reads this before main, so the program starts once more
+// with it (a few milliseconds).
+void SleepWhenWaiting(int argc, char** argv) {
+  constexpr const char* kPolicy = "OMP_WAIT_POLICY";
+  constexpr std::string_view kVerbs[] = {"generate", "complete", "eval", "bench"};
+  const bool works = std::any_of(argv, argv + argc, [&](const char* argument) {
+    return std::find(std::begin(kVerbs), std::end(kVerbs), argument) != std::end(kVerbs);
+  });
+  if (!works || getenv(kPolicy) != nullptr || getenv("GOMP_SPINCOUNT") != nullptr) return;
+  setenv(kPolicy, "passive", 0);
+  execv("/proc/self/exe", argv);  // returns only if that is impossible: then go on as it is
 }
 
 int Parse(int argc, char** argv) {
@@ -59,6 +78,7 @@ int Parse(int argc, char** argv) {
 int Main(int argc, char** argv) {
   try {
     DispatchTraining(argc, argv);
+    SleepWhenWaiting(argc, argv);
     InstallSignalHandlers();
     const int status = Parse(argc, argv);
     Write(std::string_view());  // what is still buffered
