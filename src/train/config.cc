@@ -157,6 +157,16 @@ std::string TypeName(const Json& json) {
   return json.is_boolean() ? "true or false" : "a string";
 }
 
+// An explicit list gives way to a mixer or a number of layers, which keeps of it what it does not
+// say itself.
+void CoarsenMixers(Json& model) {
+  if (!model.contains("mixers")) return;
+  const auto mixers = model["mixers"].get<std::vector<std::string>>();
+  model.erase("mixers");
+  model.emplace("layers", mixers.size());
+  model.emplace("mixer", fmt::format("{}", fmt::join(mixers, ",")));
+}
+
 // Lays table.key = value over `user`; refuses unknown keys and wrong types.
 void SetKey(Json& user, const std::string& key, const Json& value, const std::string& where) {
   static const Json known = KnownKeys();
@@ -172,7 +182,7 @@ void SetKey(Json& user, const std::string& key, const Json& value, const std::st
   user[table][name] = value;
   // The newer, coarser word wins over the older, finer one.
   if (key == "train.minutes" && value != 0) user["train"].erase("steps");
-  if (key == "model.mixer" || key == "model.layers") user["model"].erase("mixers");
+  if (key == "model.mixer" || key == "model.layers") CoarsenMixers(user["model"]);
 }
 
 void SetTables(Json& user, const Json& file, const std::string& path) {

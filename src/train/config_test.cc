@@ -49,6 +49,16 @@ TEST(RunConfig, FileThenOverrides) {
   EXPECT_FALSE(config.model.pre_norm);
 }
 
+TEST(RunConfig, MixerAndLayersOverrideAnExplicitList) {
+  const TemporaryDirectory directory;
+  const std::string path = directory.path() + "/a.toml";
+  WriteFileAtomic(path, std::string_view("[model]\nmixers = ['linear', 'softmax', 'linear']\n"));
+  using Names = std::vector<std::string>;
+  EXPECT_EQ(ResolveConfig(path, {}).model.mixers, (Names{"linear", "softmax", "linear"}));
+  EXPECT_EQ(ResolveConfig(path, {"model.mixer=softmax"}).model.mixers, Names(3, "softmax"));
+  EXPECT_EQ(ResolveConfig(path, {"model.layers=2"}).model.mixers, (Names{"linear", "softmax"}));
+}
+
 TEST(RunConfig, ResolvedFileReadsBackTheSame) {
   const TemporaryDirectory directory;
   const RunConfig config = ResolveConfig(
