@@ -33,5 +33,6 @@ function(linattn_test name)
   target_link_libraries(${name} PRIVATE ${arg_DEPS} GTest::gmock GTest::gtest_main)
   target_compile_definitions(${name} PRIVATE LINATTN_TESTDATA="${PROJECT_SOURCE_DIR}/testdata"
     LINATTN_BIN="${CMAKE_BINARY_DIR}/bin" LINATTN_SOURCE="${PROJECT_SOURCE_DIR}")
-  gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST PROPERTIES LABELS ${name} TIMEOUT 600)
+  gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST PROPERTIES LABELS ${name} TIMEOUT 600
+    ENVIRONMENT OMP_WAIT_POLICY=passive)  # ctest runs several at a time: spinning threads would starve each other
 endfunction()
