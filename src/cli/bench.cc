@@ -72,47 +72,57 @@ double FlopsOfToken(const ModelConfig& c) {
   return flops;
 }
 
-void BenchBatch(const Options& o, const PackedModel& model, int64_t batch, double peak) {
-  const ModelConfig& c = model.config();
+struct Timing {
+  int64_t batch = 0, tokens = 0;
+  double seconds = 0, spread = 0;  // median of the rounds; (slowest - fastest) / median
+  bool whole = false;  // stands for a whole picture: with a cache only the full length does
+
+  double tokens_per_s() const { return static_cast<double>(tokens * batch) / seconds; }
+  double us_per_step() const { return seconds / static_cast<double>(tokens) * 1e6; }
+};
+
+Timing Measure(const Options& o, const PackedModel& model, int64_t batch) {
+  const int64_t max_len = model.config().max_len;
   Session session(model, batch);
   // A state mixer's steps all cost the same, so about a second of them stands for all; a cache's
   // grow, so all are run.
   bool constant = true;
-  for (int64_t i = 0; i < c.layers(); ++i) {
+  for (int64_t i = 0; i < model.config().layers(); ++i) {
     constant &= model.mixer(i).family == Family::kState;
   }
   constexpr int64_t kWarmUp = 8;
-  const double step = Round(session, std::min(c.max_len, kWarmUp)) / kWarmUp;
-  const int64_t enough = constant ? std::max(kWarmUp, static_cast<int64_t>(1 / step)) : c.max_len;
-  const int64_t tokens = std::min(c.max_len, o.tokens > 0 ? o.tokens : enough);
+  const double step = Round(session, std::min(max_len, kWarmUp)) / kWarmUp;
+  const int64_t enough = constant ? std::max(kWarmUp, static_cast<int64_t>(1 / step)) : max_len;
+  const int64_t tokens = std::min(max_len, o.tokens > 0 ? o.tokens : enough);
   std::vector<double> seconds;
   for (int64_t i = 0; i < o.rounds; ++i) seconds.push_back(Round(session, tokens));
   std::sort(seconds.begin(), seconds.end());
   const double median = seconds[seconds.size() / 2];
-  const double spread = (seconds.back() - seconds.front()) / median;
-  const double rate = static_cast<double>(tokens * batch) / median;
-  // With a cache only a run of the whole length tells the time of a picture.
-  const bool whole = constant || tokens == c.max_len;
-  const double images = rate / static_cast<double>(c.max_len);
-  const double gflops = rate * FlopsOfToken(c) / 1e9;
+  return {batch, tokens, median, (seconds.back() - seconds.front()) / median,
+          constant || tokens == max_len};
+}
+
+void Report(const Options& o, const ModelConfig& c, const Timing& t, double peak) {
+  const double images = t.tokens_per_s() / static_cast<double>(c.max_len);
+  const double gflops = t.tokens_per_s() * FlopsOfToken(c) / 1e9;
   if (o.json) {
     const nlohmann::json json = {
         {"model", o.model},
         {"mixer", c.mixers[0]},
-        {"batch", batch},
-        {"tokens", tokens},
+        {"batch", t.batch},
+        {"tokens", t.tokens},
         {"threads", omp_get_max_threads()},
-        {"us_per_step", median / static_cast<double>(tokens) * 1e6},
-        {"tokens_per_s", rate},
-        {"images_per_s", whole ? nlohmann::json(images) : nlohmann::json()},
+        {"us_per_step", t.us_per_step()},
+        {"tokens_per_s", t.tokens_per_s()},
+        {"images_per_s", t.whole ? nlohmann::json(images) : nlohmann::json()},
         {"matrix_gflops", gflops},
         {"fma_peak_gflops", peak},
-        {"spread", spread}};
+        {"spread", t.spread}};
     return Print("{}\n", json.dump());
   }
-  Print("{:>5}  {:>6}  {:>9.1f}  {:>9.0f}  {:>9}  {:>7.1f}  {:>5.1f}%  {:>5.1f}%\n", batch, tokens,
-        median / static_cast<double>(tokens) * 1e6, rate,
-        whole ? fmt::format("{:.3f}", images) : "-", gflops, 100 * gflops / peak, 100 * spread);
+  Print("{:>5}  {:>6}  {:>9.1f}  {:>9.0f}  {:>9}  {:>7.1f}  {:>5.1f}%  {:>5.1f}%\n", t.batch,
+        t.tokens, t.us_per_step(), t.tokens_per_s(), t.whole ? fmt::format("{:.3f}", images) : "-",
+        gflops, 100 * gflops / peak, 100 * t.spread);
 }
 
 void Run(const Options& o) {
@@ -123,7 +133,7 @@ void Run(const Options& o) {
           o.model, model.config().layers(), model.config().mixers[0], omp_get_max_threads(), peak);
     Print("batch  tokens    us/step   tokens/s   images/s  GFLOP/s    peak  spread\n");
   }
-  for (const int64_t batch : o.batches) BenchBatch(o, model, batch, peak);
+  for (const int64_t batch : o.batches) Report(o, model.config(), Measure(o, model, batch), peak);
 }
 
 }  // namespace

@@ -30,27 +30,25 @@ struct Options {
 };
 
 // Sequences of one length with their labels.
-struct Sequences {
+struct Examples {
   int64_t count = 0, length = 0;
   std::vector<uint8_t> symbols;  // [count,length]
   std::vector<int64_t> labels;   // [count] or empty
 };
 
-Sequences ImageSequences(const Options& o, const ModelConfig& c) {
+Examples ImageExamples(const Options& o, const ModelConfig& c) {
   const ImageSet set = LoadImages(o.data, ParseSplit(o.split));
   Check(set.height == c.height && set.width == c.width && set.channels == c.channels, "eval",
         "the pictures must be {} x {} x {} (height, width, channels) for this model, but are {} x "
         "{} x {}",
         c.height, c.width, c.channels, set.height, set.width, set.channels);
-  Check(c.classes == 0 || !set.labels.empty(), "eval",
-        "a conditional model needs labelled pictures, but {} has none", o.data);
-  Sequences all{set.count, set.image_size(), set.pixels, {}};
+  Examples all{set.count, set.image_size(), set.pixels, {}};
   all.labels.assign(set.labels.begin(), set.labels.end());
   return all;
 }
 
 // The file cut into pieces of the model's length; what is left over at the end is not scored.
-Sequences TextSequences(const Options& o, const ModelConfig& c) {
+Examples TextExamples(const Options& o, const ModelConfig& c) {
   Bytes bytes = ReadFile(o.data, "eval");
   const int64_t size = static_cast<int64_t>(bytes.size()), length = std::min(size, c.max_len);
   Check(c.vocab == 256, "eval", "text needs a vocabulary of 256 bytes, but the model has {}",
@@ -61,47 +59,53 @@ Sequences TextSequences(const Options& o, const ModelConfig& c) {
   return {count, length, std::move(bytes), {}};
 }
 
-void Run(const Options& o, const Common& common) {
-  const LoadedModel model(o.model);
-  const ModelConfig& c = model.config();
-  Check(!o.data.empty(), "eval", "the data must be given (--data), but are not");
-  Sequences all = c.task == "images" ? ImageSequences(o, c) : TextSequences(o, c);
-  if (o.limit > 0) all.count = std::min(all.count, o.limit);
-  const int64_t T = all.length;
-  const int64_t batch = o.batch > 0 ? o.batch : std::max<int64_t>(1, 8192 / T);
-  const char* unit = c.task == "images" ? "images" : "pieces";
-  Progress progress(all.count, stderr,
-                    {common.quiet ? Progress::Style::kQuiet : Progress::Style::kAuto, unit, {}});
-  FullPass pass(model.model);
+// Nats of all of them, and a line of progress as it goes.
+double Score(const Options& o, const PackedModel& model, const Examples& all, Progress& progress) {
+  const bool conditional = model.config().classes > 0;
+  const int64_t T = all.length, batch = o.batch > 0 ? o.batch : std::max<int64_t>(1, 8192 / T);
+  FullPass pass(model);
   double nats = 0;
-  const auto start = std::chrono::steady_clock::now();
   for (int64_t i = 0; i < all.count; i += batch) {
     ThrowIfInterrupted();
     const int64_t B = std::min(batch, all.count - i);
     const uint8_t* first = all.symbols.data() + i * T;
     const std::vector<int32_t> symbols(first, first + B * T);
     std::vector<int64_t> labels;
-    if (c.classes > 0) labels.assign(&all.labels[i], &all.labels[i] + B);
+    if (conditional) labels.assign(all.labels.begin() + i, all.labels.begin() + i + B);
     for (const double x : ScoreSequences(pass, symbols, labels, B)) nats += x;
-    const double per_token = nats / static_cast<double>((i + B) * T);
-    progress.Update(i + B, fmt::format("{:.4f} bits/dim", per_token / std::numbers::ln2));
+    const double bits = nats / static_cast<double>((i + B) * T) / std::numbers::ln2;
+    progress.Update(i + B, fmt::format("{:.4f} bits/dim", bits));
   }
   progress.Finish();
+  return nats;
+}
+
+void Run(const Options& o, const Common& common) {
+  const LoadedModel model(o.model);
+  const ModelConfig& c = model.config();
+  const bool images = c.task == "images";
+  Check(!o.data.empty(), "eval", "the data must be given (--data), but are not");
+  Examples all = images ? ImageExamples(o, c) : TextExamples(o, c);
+  Check(c.classes == 0 || !all.labels.empty(), "eval",
+        "a conditional model needs labels, but {} has none", o.data);
+  if (o.limit > 0) all.count = std::min(all.count, o.limit);
+  const char* unit = images ? "images" : "pieces";
+  Progress progress(all.count, stderr,
+                    {common.quiet ? Progress::Style::kQuiet : Progress::Style::kAuto, unit, {}});
+  const auto start = std::chrono::steady_clock::now();
+  const double nats = Score(o, model.model, all, progress);
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-  const double per_token = nats / static_cast<double>(all.count * T);
+  const double per_token = nats / static_cast<double>(all.count * all.length);
+  const double bits = per_token / std::numbers::ln2;
   const double rate = static_cast<double>(all.count) / seconds.count();
   if (o.json) {
-    const nlohmann::json json = {{"data", o.data},
-                                 {"split", c.task == "images" ? o.split : ""},
-                                 {"count", all.count},
-                                 {"bits_per_dim", per_token / std::numbers::ln2},
-                                 {"nats_per_token", per_token},
-                                 {"per_second", rate}};
+    const nlohmann::json json = {
+        {"data", o.data},       {"split", images ? o.split : ""}, {"count", all.count},
+        {"bits_per_dim", bits}, {"nats_per_token", per_token},    {"per_second", rate}};
     return Print("{}\n", json.dump());
   }
-  Print("{:.4f} bits/dim  {:.4f} nats/token  {} {} of {}{}  {:.1f} {}/s\n",
-        per_token / std::numbers::ln2, per_token, all.count, unit, o.data,
-        c.task == "images" ? " (" + o.split + ")" : "", rate, unit);
+  Print("{:.4f} bits/dim  {:.4f} nats/token  {} {} of {}{}  {:.1f} {}/s\n", bits, per_token,
+        all.count, unit, o.data, images ? " (" + o.split + ")" : "", rate, unit);
 }
 
 }  // namespace
