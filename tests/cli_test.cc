@@ -39,10 +39,11 @@ class CliTest : public ::testing::Test {
     c.height = c.width = 28, c.channels = 1, c.max_len = 784, c.classes = 10;
     c.dim = 16, c.heads = c.value_heads = 2, c.head_dim = c.value_dim = 8, c.mlp_dim = 24;
     c.mixers = {"linear", "linear"}, c.mixtures = 2;
-    SaveModel(Images(), c, reference::DenseTensors(c, 1), DType::kF32,
-              {{"linattn.class_names",
-                R"(["zero","one","two","three","four","five","six","seven","eight","nine"])"}});
-    c.task = "text", c.position = "learned", c.head = "categorical", c.classes = 0;
+    c.class_names = {"zero", "one", "two",   "three", "four",
+                     "five", "six", "seven", "Eight", "nine"};
+    SaveModel(Images(), c, reference::DenseTensors(c, 1));
+    c.task = "text", c.position = "learned", c.head = "categorical", c.classes = 0,
+    c.class_names.clear();
     c.max_len = 200, c.mixers = {"linear", "softmax"};
     const PackedModel::Tensors tensors = reference::DenseTensors(c, 2);
     SaveModel(Text(), c, tensors);

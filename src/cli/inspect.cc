@@ -60,7 +60,7 @@ void PrintText(const std::string& path, const ModelFile& file,
     text += fmt::format("text, vocabulary {}, up to {} tokens", c.vocab, c.max_len);
   }
   if (c.classes > 0) text += fmt::format(", {} classes", c.classes);
-  const std::vector<std::string> names = ClassNames(file.metadata);
+  const std::vector<std::string>& names = c.class_names;
   for (size_t i = 0; i < names.size(); ++i) text += (i ? ", " : ": ") + names[i];
   text +=
       fmt::format("\n{}, {}-norm, dim {}, {} heads of {}, MLP {} ({}), head {}{}\n",

@@ -1,20 +1,16 @@
 #include "cli/loaded_model.h"
 
 #include <fmt/ranges.h>
+#include <strings.h>
 
 #include <charconv>
-#include <nlohmann/json.hpp>
 #include <random>
-#include <utility>
 
 #include "base/error.h"
-#include "base/json.h"
 #include "model/model_file.h"
 
 namespace linattn::cli {
 namespace {
-
-constexpr const char* kClassNamesKey = "linattn.class_names";
 
 // Whole of `text` as a number; false if it is none.
 template <class T>
@@ -33,29 +29,16 @@ ModelFile OpenModel(const std::string& path) {
 
 LoadedModel::LoadedModel(const std::string& path) : LoadedModel(OpenModel(path)) {}
 
-LoadedModel::LoadedModel(ModelFile file)
-    : model(file.config, file.tensors), metadata(std::move(file.metadata)) {}
-
-std::vector<std::string> ClassNames(const std::map<std::string, std::string>& metadata) {
-  const auto found = metadata.find(kClassNamesKey);
-  if (found == metadata.end()) return {};
-  const nlohmann::json json = ParseJson(found->second, "model", kClassNamesKey);
-  std::vector<std::string> names;
-  if (!json.is_array()) return names;
-  for (const auto& name : json) {
-    if (name.is_string()) names.push_back(name.get<std::string>());
-  }
-  return names;
-}
+LoadedModel::LoadedModel(const ModelFile& file) : model(file.config, file.tensors) {}
 
 int64_t LoadedModel::ClassNamed(const std::string& text) const {
   const int64_t classes = config().classes;
   Check(classes > 0, "class", "the model must be conditional to take a class, but has no classes");
-  const std::vector<std::string> names = ClassNames(metadata);
+  const std::vector<std::string>& names = config().class_names;
   int64_t number = -1;
   if (ParseNumber(text, number) && number >= 0 && number < classes) return number;
-  for (size_t i = 0; i < names.size() && static_cast<int64_t>(i) < classes; ++i) {
-    if (names[i] == text) return static_cast<int64_t>(i);
+  for (size_t i = 0; i < names.size(); ++i) {
+    if (strcasecmp(names[i].c_str(), text.c_str()) == 0) return static_cast<int64_t>(i);
   }
   if (names.empty()) {
     Fail("class", "the class must be a number from 0 to {}, but is '{}'", classes - 1, text);

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <map>
 #include <string>
 #include <vector>
 
@@ -13,23 +12,18 @@ namespace linattn::cli {
 // Reads the file that the user names; an Error says so if none is.
 ModelFile OpenModel(const std::string& path);
 
-// A model file, packed, and what its metadata say.
+// A model file, packed.
 struct LoadedModel {
   explicit LoadedModel(const std::string& path);
-  explicit LoadedModel(ModelFile file);
+  explicit LoadedModel(const ModelFile& file);
 
   PackedModel model;
-  std::map<std::string, std::string> metadata;
 
   const ModelConfig& config() const { return model.config(); }
-  // The class with that number or name. Throws Error that lists the classes; also if the model has
-  // none.
+  // The class with that number or name, in any case. Throws Error that lists the classes; also if
+  // the model has none.
   int64_t ClassNamed(const std::string& text) const;
 };
-
-// The names that metadata key "linattn.class_names" holds, a JSON list of strings; empty if there
-// is none.
-std::vector<std::string> ClassNames(const std::map<std::string, std::string>& metadata);
 
 // Adds the argument MODEL, which may also be written --model.
 CLI::Option* AddModelArgument(CLI::App& app, std::string& path);

@@ -24,6 +24,7 @@ void VisitFields(Config& c, Visit&& visit) {
   visit("channels", c.channels);
   visit("vocab", c.vocab);
   visit("classes", c.classes);
+  visit("class_names", c.class_names);
   visit("max_len", c.max_len);
   visit("dim", c.dim);
   visit("heads", c.heads);
@@ -141,6 +142,9 @@ void CheckConfig(const ModelConfig& c) {
   CheckTask(c);
   CheckRange("vocab", c.vocab, 2, kMaxSize);
   CheckRange("classes", c.classes, 0, kMaxSize);
+  const auto names = static_cast<int64_t>(c.class_names.size());
+  Check(names == 0 || names == c.classes, "config",
+        "class_names must be as many as classes = {}, or none, but are {}", c.classes, names);
   CheckRange("dim", c.dim, 1, kMaxSize);
   CheckRange("heads", c.heads, 1, 1 << 12);
   CheckRange("value_heads", c.value_heads, 1, 1 << 12);

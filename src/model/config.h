@@ -14,6 +14,7 @@ struct ModelConfig {
   int64_t height = 0, width = 0, channels = 0;  // images; token t is sub-pixel (t/(W C), t/C mod W, t mod C)
   int64_t vocab = 256;              // input symbols; the embedding has vocab + max(1, classes) rows:
   int64_t classes = 0;              // symbol, then one start token a class (or one for all)
+  std::vector<std::string> class_names;         // [classes], or empty
   int64_t max_len = 0;              // longest sequence; images: height * width * channels
 
   int64_t dim = 256, heads = 8, value_heads = 8, head_dim = 32, value_dim = 32, mlp_dim = 1024;

@@ -81,6 +81,8 @@ class ImagesTask : public Task {
     return batch;
   }
 
+  std::vector<std::string> class_names() const override { return train_.class_names; }
+
   std::vector<int64_t> SampleLabels(int64_t n) const override {
     std::vector<int64_t> labels(n, 0);
     if (options_.model.classes > 0) {

@@ -36,6 +36,7 @@ class Task {
   virtual std::string_view metric() const = 0;  // "bits_per_dim" | "bits_per_byte": nats / ln 2
   virtual std::string Summary() const = 0;      // one line for the log
   virtual int64_t train_examples() const = 0;
+  virtual std::vector<std::string> class_names() const { return {}; }  // of the labels, if known
 
   // The index-th batch ever drawn: a function of the seed and the index alone, so that a resumed
   // run sees what an unbroken one would.

@@ -129,9 +129,11 @@ class Run {
         checkpoints_(options.directory + "/checkpoints"),
         task_(MakeTask({config.model, config.data, t_.batch, t_.eval_examples,
                         static_cast<uint64_t>(t_.seed)})),
-        learner_(config) {
+        learner_(WithClassNames()) {
     progress_ = NewProgress(0);
   }
+
+  const RunConfig& config() const { return config_; }
 
   void Start() {
     state_.total = t_.schedule_steps > 0 ? t_.schedule_steps : t_.steps;
@@ -143,6 +145,14 @@ class Run {
   RunResult Loop();
 
  private:
+  // A conditional model knows what its classes are called.
+  const RunConfig& WithClassNames() {
+    ModelConfig& model = config_.model;
+    const std::vector<std::string> names = task_->class_names();
+    if (model.class_names.empty() && static_cast<int64_t>(names.size()) == model.classes)
+      model.class_names = names;
+    return config_;
+  }
   void OpenMetrics(int64_t step) {
     for (const char* name : {"/samples", "/checkpoints"}) {
       std::filesystem::create_directories(options_.directory + name);
@@ -441,7 +451,7 @@ RunResult Train(const RunConfig& config, const RunOptions& options) {
       "directory by --out",
       options.directory, options.directory);
   Run run(config, options);
-  WriteConfig(config, options.directory);
+  WriteConfig(run.config(), options.directory);
   run.Start();
   return run.Loop();
 }
@@ -451,7 +461,7 @@ RunResult Resume(const RunConfig& config, const RunOptions& options) {
   const RunConfig was = ResolveConfig(options.directory + "/config.toml", {});
   Run run(config, options);
   if (!run.Restore(was)) run.Start();
-  WriteConfig(config, options.directory);
+  WriteConfig(run.config(), options.directory);
   return run.Loop();
 }
 
