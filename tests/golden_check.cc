@@ -15,6 +15,7 @@
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -89,8 +90,10 @@ struct Worst {
   double ratio() const { return compared == 0 ? 2 : error / tolerance; }
 
   template <class R>
-  void Compare(const std::string& name, const R* x, const std::vector<double>& reference,
+  void Compare(const std::string& name, std::span<const R> x, const std::vector<double>& reference,
                double limit) {
+    Check(x.size() == reference.size(), "golden", "'{}' must have {} numbers, but has {}", name,
+          x.size(), reference.size());
     double difference = 0, size = 0;
     for (size_t i = 0; i < reference.size(); ++i) {
       const double d = std::abs(static_cast<double>(x[i]) - reference[i]);
@@ -178,8 +181,8 @@ class MixerRun {
       std::vector<float> joined;
       for (const float* block : blocks)
         joined.insert(joined.end(), block + begin, block + begin + size);
-      worst.Compare(std::string("step ") + name, joined.data(), golden_.Get(name).values,
-                    tolerance);
+      worst.Compare<float>(std::string("step ") + name, joined, golden_.Get(name).values,
+                           tolerance);
     }
   }
 
@@ -215,6 +218,7 @@ class MixerRun {
     grad.d_S0 = Wanted("dh0");
     grad.d_z0 = Wanted("dz0");
     const MixerDims dims = CheckInputs(mixer_, in_);
+    CheckGradients(mixer_, in_, grad);
     const Scratch scratch(kReference ? 0 : mixer_.scratch_bytes(dims, omp_get_max_threads()));
     if (kReference)
       mixer_.backward_ref(in_, out_, grad);
@@ -226,7 +230,7 @@ class MixerRun {
                const std::string& prefix = "") {
     for (const char* name : names)
       if (golden_.Has(name))
-        worst.Compare(prefix + name, buffers_.at(name).data(), golden_.Get(name).values, tolerance);
+        worst.Compare<R>(prefix + name, buffers_.at(name), golden_.Get(name).values, tolerance);
   }
 
   // Row t of [B,T,...] as [B,...]: strided.
@@ -319,10 +323,11 @@ void CheckMixtureIn(const Golden& golden, int64_t channels, const Tolerances& to
   for (const R value : loglik) nll -= value;
   const auto nll_sum = static_cast<R>(nll);
   const auto bits = static_cast<R>(nll / (std::log(2) * static_cast<double>(pixels.size())));
-  worst.Compare("loglik", loglik.data(), golden.Get("loglik").values, tolerances.forward);
-  worst.Compare("nll_sum", &nll_sum, golden.Get("nll_sum").values, tolerances.forward);
-  worst.Compare("bits_per_dim", &bits, golden.Get("bits_per_dim").values, tolerances.forward);
-  worst.Compare("dparams", d_params.data(), golden.Get("dparams").values, tolerances.gradient);
+  worst.Compare<R>("loglik", loglik, golden.Get("loglik").values, tolerances.forward);
+  worst.Compare<R>("nll_sum", {&nll_sum, 1}, golden.Get("nll_sum").values, tolerances.forward);
+  worst.Compare<R>("bits_per_dim", {&bits, 1}, golden.Get("bits_per_dim").values,
+                   tolerances.forward);
+  worst.Compare<R>("dparams", d_params, golden.Get("dparams").values, tolerances.gradient);
 }
 
 void CheckMixture(const Golden& golden, int64_t channels, Worst& worst) {

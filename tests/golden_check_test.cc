@@ -110,6 +110,27 @@ TEST(GoldenCheck, RunsCrossAttention) {
   EXPECT_THAT(outcome.output, HasSubstr("8 tensors"));
 }
 
+// A tensor of another size than its inputs ask for is no case, and is not read beyond its end.
+TEST(GoldenCheck, FailsOnTensorsOfTheWrongSize) {
+  for (const std::string name : {"o", "do"}) {
+    const TemporaryDirectory directory;
+    const auto file = SafetensorsFile::Open(kGolden + kCase);
+    std::map<std::string, std::vector<double>> values;
+    std::vector<NamedTensor> tensors;
+    for (const auto& [key, tensor] : file.tensors()) {
+      auto& copy = values[key] = file.Doubles(key);
+      auto shape = tensor.shape;
+      if (key == name) shape[1] += 1, copy.resize(copy.size() / 7 * 8, 0.0);
+      tensors.push_back(ToStore<double>(key, shape, copy));
+    }
+    WriteSafetensors(directory / kCase, tensors, file.metadata());
+    const Outcome outcome = GoldenCheck(directory.path());
+    EXPECT_EQ(outcome.status, 1) << name;
+    EXPECT_THAT(outcome.output, HasSubstr(name == "o" ? "'o' must have 168 numbers, but has 192"
+                                                      : "d_o must be [B,T,HV,V]"));
+  }
+}
+
 TEST(GoldenCheck, SkipsUnknownOps) {
   const TemporaryDirectory directory;
   WriteChanged(directory / "a.safetensors", "hyena", "", 0);
