@@ -73,8 +73,9 @@ TEST(ConfigTest, JsonRoundTripKeepsEveryField) {
   c.mixers = {"linear", "softmax"};
   c.dropout = 0.1, c.attn_eps = 1e-10, c.pre_norm = false, c.value_heads = 16, c.mixtures = 5;
   c.activation = "relu", c.causal = false, c.feature_map = "relu";
+  c.classes = 2, c.class_names = {"cat", "dog"};
   const Json json = ToJson(c);
-  EXPECT_EQ(json.size(), 25u);
+  EXPECT_EQ(json.size(), 26u);
   EXPECT_EQ(ToJson(ConfigFromJson(Json::parse(json.dump()))), json);
 }
 
