@@ -40,7 +40,7 @@ class BandRule {
   BandRule(const MixerOptions& options, int64_t T, int64_t S) {
     if (!options.causal) return;
     end_ = S - T + 1;
-    if (options.window > 0) first_ = end_ - options.window;
+    if (options.window > 0) first_ = end_ - std::min(options.window, kFar);
   }
 
   Sees Block(int64_t q0, int64_t q1, int64_t k0, int64_t k1) const {

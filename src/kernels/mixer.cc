@@ -102,6 +102,12 @@ void CheckHeads(const Mixer& mixer, const MixerDims& d) {
         state ? "HV" : "H", many, state ? "H" : "HKV", few);
 }
 
+void CheckWindow(const Mixer& mixer, const MixerOptions& options) {
+  Check(mixer.family == Family::kCache || options.window == 0, mixer.name,
+        "window must be 0 (only mixers that keep their tokens can leave some out), but is {}",
+        options.window);
+}
+
 void CheckGates(const Mixer& mixer, const MixerInputs& in, const MixerDims& d,
                 const Checker& check) {
   Check(in.g.present() == (mixer.decay != Decay::kNone), mixer.name, "g must be {}, but is {}",
@@ -146,6 +152,7 @@ MixerDims CheckInputs(const Mixer& mixer, const MixerInputs& in) {
   CheckHeads(mixer, d);
   CheckLengths(mixer, in, d);
   CheckGates(mixer, in, d, check);
+  CheckWindow(mixer, in.options);
   Check(in.options.eps >= 0, mixer.name, "eps must be at least 0, but is {}", in.options.eps);
   Check(state || (!in.S0.present() && !in.z0.present()), mixer.name,
         "S0 and z0 must be absent, but are given (a mixer of the cache family has no state)");
@@ -200,6 +207,7 @@ void CheckStep(const Mixer& mixer, const StepInputs& in) {
   d.N = in.q.shape[0], d.H = in.q.shape[1], d.K = in.q.shape[2];
   d.HV = in.v.shape[1], d.V = in.v.shape[2];
   CheckHeads(mixer, d);
+  CheckWindow(mixer, in.options);
   const bool state = mixer.family == Family::kState;
   const Checker check{mixer.name, false};
   check.Shape("q", in.q, "n,H,K", {d.N, d.H, d.K});

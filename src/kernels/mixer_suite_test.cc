@@ -458,6 +458,15 @@ TEST_P(MixerSuite, RefusesWhatItWouldMisread) {
   Call wide(mixer(), p, DType::kF32, DType::kF64);
   EXPECT_THAT(Message([&] { mixer().forward(wide.in, wide.out, Scratch(mixer(), wide.in).get()); }),
               HasSubstr("o must be F32"));
+  Call floats(mixer(), p, DType::kF32, DType::kF32);
+  EXPECT_THAT(Message([&] { mixer().forward_ref(floats.in, floats.out); }),
+              HasSubstr("q must be F64 for the reference"));
+  Call doubles(mixer(), p, DType::kF64, DType::kF32);
+  doubles.out.norm = doubles.out.ST = doubles.out.zT = {};
+  EXPECT_THAT(Message([&] {
+                mixer().forward(doubles.in, doubles.out, Scratch(mixer(), doubles.in).get());
+              }),
+              HasSubstr("q must be F32, BF16 or F16"));
   EXPECT_THAT(message([](MixerInputs& in) { in.q.rank = 3; }), HasSubstr("q must be [B,T,H,K]"));
   const std::vector<int64_t> longer = {12, 3}, bounds = {0, 5, 11};
   EXPECT_THAT(

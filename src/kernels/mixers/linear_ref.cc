@@ -1,7 +1,13 @@
+#include "base/error.h"
 #include "kernels/mixers/linear.h"
 
 namespace linattn::linear_ref {
 namespace {
+
+void CheckDoubles(const MixerInputs& in) {
+  Check(in.q.dtype == DType::kF64, "linear", "q must be F64 for the reference, but is {}",
+        NameOf(in.q.dtype));
+}
 
 void Fill(const Array& a, double value) {
   if (!a.present()) return;
@@ -114,6 +120,7 @@ void BackwardHead(Head& head, const MixerGradients& grad) {
 }  // namespace
 
 void Forward(const MixerInputs& in, const MixerOutputs& out) {
+  CheckDoubles(in);
   Fill(out.o, 0);
   Fill(out.norm, 0);
   ForEachHead(in, [&](Head& head) {
@@ -130,6 +137,7 @@ void Forward(const MixerInputs& in, const MixerOutputs& out) {
 }
 
 void Backward(const MixerInputs& in, const MixerOutputs&, const MixerGradients& grad) {
+  CheckDoubles(in);
   for (const Array& d : {grad.d_q, grad.d_k, grad.d_v}) Fill(d, 0);
   ForEachHead(in, [&](Head& head) { BackwardHead(head, grad); });
 }

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 
+#include "base/error.h"
 #include "kernels/mixer_testing.h"
 
 // What is special to linear; what every mixer owes is in kernels/mixer_suite_test.cc. A-numbers are
@@ -184,6 +185,15 @@ TEST(LinearTest, A30KeyAndValueSizesDiffer) {
     const Results ref = Reference(k_linear, p, true);
     OnEveryTarget([&] { ExpectClose(k_linear, Fast(k_linear, p, true), ref, K == 1 ? 0.1 : 0); });
   }
+}
+
+// A state cannot forget single tokens: refused rather than ignored.
+TEST(LinearTest, RefusesAWindow) {
+  Problem p = OneHead(5, 1, 1, 1, 1, 1);
+  p.options.window = 3;
+  const auto message = testing::HasSubstr("window must be 0");
+  EXPECT_THAT([&] { Fast(k_linear, p); }, testing::ThrowsMessage<Error>(message));
+  EXPECT_THAT([&] { Steps(p); }, testing::ThrowsMessage<Error>(message));
 }
 
 // Without the normaliser z passes through, and so does its gradient.

@@ -74,6 +74,8 @@ void CheckOptions(const MixerOptions& options) {
 std::vector<SoftmaxGroup> MakeGroups(const MixerInputs& in, const MixerDims& dims,
                                      const Sequences& sequences) {
   CheckOptions(in.options);
+  Check(in.q.dtype != DType::kF64, kWhere,
+        "q must be F32, BF16 or F16 here, but is F64 (the reference functions take it)");
   std::vector<SoftmaxGroup> groups;
   for (int64_t n = 0; n < dims.N; ++n) {
     const TokenList &queries = sequences.queries[n], &keys = sequences.keys[n];

@@ -6,6 +6,7 @@
 #include <limits>
 #include <vector>
 
+#include "base/error.h"
 #include "kernels/mixer.h"
 
 // softmax: scaled dot-product attention, which keeps every key and value it has seen.
@@ -31,6 +32,12 @@ extern const Mixer k_softmax;
 // ---- The definition, in float64. Nobody may optimise it. ----
 
 namespace softmax_ref {
+
+inline MixerDims CheckDoubles(const MixerInputs& in) {
+  Check(in.q.dtype == DType::kF64, "softmax", "q must be F64 for the reference, but is {}",
+        NameOf(in.q.dtype));
+  return CheckInputs(k_softmax, in);
+}
 
 inline bool Sees(const MixerOptions& options, int64_t t, int64_t T, int64_t s, int64_t S) {
   const int64_t last = t + S - T;
@@ -75,7 +82,7 @@ inline double Probabilities(const MixerInputs& in, const MixerDims& dims, const 
 }
 
 inline void Forward(const MixerInputs& in, const MixerOutputs& out) {
-  const MixerDims dims = CheckInputs(k_softmax, in);
+  const MixerDims dims = CheckDoubles(in);
   const Sequences sequences = ResolveSegments(in, dims);
   Fill(out.o, 0);
   Fill(out.norm, -std::numeric_limits<double>::infinity());
@@ -100,7 +107,7 @@ inline void Forward(const MixerInputs& in, const MixerOutputs& out) {
 // d_p = d_o . v;  d_x = p (d_p - sum_s p d_p), the gradient of the scaled score;  d_q = scale sum_s
 // d_x k; d_k = scale sum_t d_x q;  d_v = sum_t p d_o.
 inline void Backward(const MixerInputs& in, const MixerOutputs&, const MixerGradients& grad) {
-  const MixerDims dims = CheckInputs(k_softmax, in);
+  const MixerDims dims = CheckDoubles(in);
   const Sequences sequences = ResolveSegments(in, dims);
   for (const Array& d : {grad.d_q, grad.d_k, grad.d_v}) Fill(d, 0);
   if (!grad.d_o.present()) return;

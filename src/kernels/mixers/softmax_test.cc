@@ -173,6 +173,14 @@ TEST(Softmax, MatchesReferenceWithWindow) {
   }
 }
 
+TEST(Softmax, TheLargestWindowSeesAll) {
+  Case all({.T = 200, .K = 8, .V = 8});
+  Case window({.T = 200, .K = 8, .V = 8}, {.window = std::numeric_limits<int64_t>::max()});
+  for (Case* c : {&all, &window}) c->Forward(), c->Backward();
+  EXPECT_EQ(window.o.data, all.o.data);
+  EXPECT_EQ(window.d_k.data, all.d_k.data);
+}
+
 TEST(Softmax, WindowOfOneCopiesValues) {
   Case c({.T = 200, .K = 8, .V = 8}, {.window = 1});
   c.Forward();
