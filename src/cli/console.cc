@@ -34,7 +34,8 @@ void ThrowIfInterrupted() {
 void Write(std::string_view text) { Write(AsBytes(text)); }
 
 void Write(std::span<const uint8_t> bytes) {
-  const bool written = std::fwrite(bytes.data(), 1, bytes.size(), stdout) == bytes.size();
+  const bool written =  // fwrite wants a pointer even to nothing
+      bytes.empty() || std::fwrite(bytes.data(), 1, bytes.size(), stdout) == bytes.size();
   if (written && std::fflush(stdout) == 0) return;
   if (errno == EPIPE) throw OutputClosed();
   throw Error("output", fmt::format("cannot write to standard output: {}", strerror(errno)),
