@@ -83,11 +83,11 @@ TEST_F(CliTest, HelpVersionAndUsageErrors) {
   for (const char* verb : {"generate", "complete", "eval", "inspect", "bench", "train", "export"}) {
     EXPECT_THAT(help.out, HasSubstr(verb));
   }
-  for (const char* verb : {"generate", "complete", "eval", "inspect", "bench"}) {
+  for (const char* verb : {"generate", "complete", "eval", "inspect", "bench", "plot"}) {
     const Result own = Run(std::string(verb) + " --help");
     EXPECT_EQ(own.status, 0);
     EXPECT_THAT(own.out, AllOf(HasSubstr("Examples:"), HasSubstr("--threads"))) << verb;
-    const Result wrong = Run(std::string(verb) + " --nonsense");
+    const Result wrong = Run(std::string(verb) + " --nonsense .");
     EXPECT_EQ(wrong.status, 2) << verb;
     EXPECT_THAT(wrong.error, HasSubstr("--nonsense"));
   }
@@ -95,7 +95,12 @@ TEST_F(CliTest, HelpVersionAndUsageErrors) {
   EXPECT_EQ(Run("inspect --threads 0 " + Images()).status, 2);
   EXPECT_THAT(Run("--version").out, HasSubstr("linattn 0."));
   EXPECT_EQ(Run("").status, 2);
-  EXPECT_EQ(Run("dance").status, 2);
+  const Result dance = Run("dance");
+  EXPECT_EQ(dance.status, 2);
+  EXPECT_THAT(dance.error, HasSubstr("'dance' is no verb"));
+  const Result negative = Run("generate " + Images() + " --temperature -1");
+  EXPECT_EQ(negative.status, 2);
+  EXPECT_LT(negative.error.size(), 200u) << negative.error;
   const Result missing = Run("generate");
   EXPECT_EQ(missing.status, 2);
   EXPECT_THAT(missing.error, HasSubstr("a model file must be given"));
@@ -132,6 +137,7 @@ TEST_F(CliTest, ClassesByNumberAndName) {
   EXPECT_EQ(Run(start + Path("other.png") + " --class 4").status, 0);
   EXPECT_EQ(ReadFile(Path("number.png")), ReadFile(Path("name.png")));
   EXPECT_NE(ReadFile(Path("number.png")), ReadFile(Path("other.png")));
+  EXPECT_EQ(Run(start + Path("x.png") + " --top-p 0.9").status, 2);  // not of a mixture
   for (const char* wrong : {"10", "-1", "ten"}) {
     const Result refused = Run(start + Path("x.png") + " --class=" + wrong);
     EXPECT_EQ(refused.status, 2);
@@ -310,6 +316,18 @@ TEST_F(CliTest, PipesInterruptsAndLogs) {
   EXPECT_FALSE(fs::exists(Path("never.png")));
 }
 
+TEST_F(CliTest, OutIsCheckedBeforeTheWork) {
+  const std::string verbs[] = {"generate " + Images(), "generate " + Text(),
+                               "complete " + Images() + " --data mnist:" LINATTN_TESTDATA "/mnist"};
+  for (const std::string& verb : verbs) {
+    for (const std::string& out : {Path("none/a.png"), directory_->path()}) {
+      const Result refused = Run(verb + " --seed 1 --out " + out);
+      EXPECT_EQ(refused.status, 2) << verb;
+      EXPECT_THAT(refused.error, AllOf(HasSubstr("--out must be"), Not(HasSubstr("pixel"))));
+    }
+  }
+}
+
 TEST_F(CliTest, TrainNeedsItsProgram) {
   fs::copy_file(LINATTN_BIN "/linattn", Path("linattn"), fs::copy_options::overwrite_existing);
   const Result lean = Shell(Path("linattn") + " --threads 1 train x.toml --steps 3");
@@ -321,6 +339,9 @@ TEST_F(CliTest, TrainNeedsItsProgram) {
   const Result found = Shell(Path("linattn") + " --threads 1 train x.toml --steps 3");
   EXPECT_EQ(found.status, 7);
   EXPECT_EQ(found.out, "train x.toml --steps 3 --threads 1\n");
+  EXPECT_EQ(Shell(Path("linattn") + " -q train").out, "train -q\n");
+  // What cannot be passed on must not end in silence and status 0.
+  EXPECT_EQ(Shell(Path("linattn") + " --threads 1 --quiet=true train").status, 2);
 }
 
 TEST_F(CliTest, BenchPrintsThePeakAndARowABatch) {

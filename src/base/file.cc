@@ -96,6 +96,15 @@ Bytes ReadFile(const std::string& path, std::string_view where) {
 }
 
 void WriteFileAtomic(const std::string& path, std::span<const std::span<const uint8_t>> parts) {
+  struct stat status;
+  const bool exists = ::stat(path.c_str(), &status) == 0;
+  if (exists && !S_ISREG(status.st_mode) && !S_ISDIR(status.st_mode)) {
+    // A pipe or device, /dev/null say, must not be replaced by a file.
+    const Descriptor device(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
+    if (device.get() < 0) FailErrno("file", "write", path);
+    for (const auto& part : parts) WriteAll(device.get(), part, path);
+    return;
+  }
   const std::string temporary = path + ".tmp";
   Descriptor fd(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
   if (fd.get() < 0) FailErrno("file", "write", temporary);

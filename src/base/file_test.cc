@@ -32,6 +32,14 @@ TEST(File, ReplacesTheTraceOfACrashedWriter) {
   EXPECT_EQ(AsText(ReadFile(path)), "new");
 }
 
+TEST(File, DevicesAreWrittenToAndNotReplaced) {
+  const TemporaryDirectory directory;
+  const std::string link = directory / "link";
+  std::filesystem::create_symlink("/dev/null", link);
+  WriteFileAtomic(link, "gone");
+  EXPECT_TRUE(std::filesystem::is_character_file(link));
+}
+
 TEST(File, ErrorsNameThePathAndTheReason) {
   const TemporaryDirectory directory;
   const std::string missing = directory / "missing.bin";

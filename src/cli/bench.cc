@@ -146,7 +146,7 @@ void AddBench(CLI::App& app, Common& common) {
   verb.add_option("--batch", o->batches, "sequences that are stepped together (1,32)")
       ->delimiter(',')
       ->check(CLI::Range(1, 4096));
-  verb.add_option("--tokens", o->tokens, "steps a round")->check(CLI::PositiveNumber);
+  verb.add_option("--tokens", o->tokens, "steps a round")->check(CLI::Range(int64_t{1}, kMany));
   verb.add_option("--rounds", o->rounds, "rounds (3)")->check(CLI::Range(1, 1000));
   verb.add_flag("--json", o->json, "a line of JSON a batch");
   AddCommon(verb, common);

@@ -144,6 +144,7 @@ std::vector<Image> Rows(const ImageSet& set, const std::vector<Image>& seen,
 void Run(const Options& o, const Common& common) {
   Check(o.data.empty() != o.images.empty(), "complete",
         "pictures must be given by either --data or --image");
+  CheckOut(o.grid.out, "complete");
   const LoadedModel model(o.model);
   const ModelConfig& c = model.config();
   CheckMakesImages(c, "complete");
@@ -191,7 +192,7 @@ void AddComplete(CLI::App& app, Common& common) {
   auto* keep = verb.add_option("--keep", o->keep, "fraction that stays visible, from the top (0.5)")
                    ->check(CLI::Range(0.0, 1.0));
   auto* rows = verb.add_option("--rows", o->rows, "rows that stay visible, from the top")
-                   ->check(CLI::NonNegativeNumber)
+                   ->check(CLI::Range(int64_t{0}, kMany))
                    ->excludes(keep);
   verb.add_option("--hide", o->hide, "hide TOP:BOTTOM rows, or TOP:BOTTOM,LEFT:RIGHT")
       ->excludes(keep)
@@ -199,7 +200,7 @@ void AddComplete(CLI::App& app, Common& common) {
   verb.add_option("--class", o->label, "class of a conditional model (default: the data's label)");
   verb.add_option("--seed", o->seed, "of the random numbers (default: a new one, printed)");
   verb.add_option("--temperature", o->temperature, "1 as learned, below 1 safer, 0 the likeliest")
-      ->check(CLI::NonNegativeNumber);
+      ->check(CLI::Range(0.0, 1e6));
   verb.add_option("--out", o->grid.out, "PNG file (completions.png); - is standard output");
   verb.add_option("--scale", o->grid.scale, "pixels a pixel (3)")->check(CLI::Range(1, 64));
   verb.add_option("--batch", o->batch, "sequences that are stepped together (32)")

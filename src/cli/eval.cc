@@ -117,9 +117,10 @@ void AddEval(CLI::App& app, Common& common) {
   verb.add_option("--data", o->data,
                   "fashion-mnist, mnist:DIR, cifar10:DIR or png:DIR; for a model of text, a file");
   verb.add_option("--split", o->split, "train, validation or test (test)");
-  verb.add_option("--limit", o->limit, "only the first N sequences")->check(CLI::PositiveNumber);
+  verb.add_option("--limit", o->limit, "only the first N sequences")
+      ->check(CLI::Range(int64_t{1}, kMany));
   verb.add_option("--batch", o->batch, "sequences a pass (about 8192 tokens)")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(int64_t{1}, kMany));
   verb.add_flag("--json", o->json, "one line of JSON");
   AddCommon(verb, common);
   verb.footer(kExamples);

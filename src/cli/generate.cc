@@ -49,6 +49,8 @@ void GenerateImages(const Options& o, const LoadedModel& model, const Common& co
   Check(o.prompt.empty() && o.prompt_file.empty() && o.tokens == 0, "generate",
         "--prompt and --tokens must be left out for a model of images (see: linattn complete)");
   const ModelConfig& c = model.config();
+  Check(c.head == "categorical" || (o.top_k == 0 && o.top_p == 1), "generate",
+        "--top-k and --top-p choose among symbols: they must be left out for the head {}", c.head);
   const uint64_t seed = SeedFrom(o.seed);
   const std::string out = o.grid.out.empty() ? "samples.png" : o.grid.out;
   std::vector<Request> requests(o.n);
@@ -99,6 +101,9 @@ void GenerateText(const Options& o, const LoadedModel& model, const Common& comm
         "the prompt must be shorter than the model's maximum of {} tokens, but has {}", c.max_len,
         length);
   const int64_t tokens = o.tokens > 0 ? o.tokens : std::min<int64_t>(256, c.max_len - length);
+  Check(length + tokens <= c.max_len, "generate",
+        "prompt and --tokens must be at most the model's maximum of {} tokens, but are {}",
+        c.max_len, length + tokens);
   const uint64_t seed = SeedFrom(o.seed);
   if (o.seed.empty() && !common.quiet) fmt::print(stderr, "seed {}\n", seed);
   Request request;
@@ -118,6 +123,7 @@ void GenerateText(const Options& o, const LoadedModel& model, const Common& comm
 }
 
 void Run(const Options& o, const Common& common) {
+  CheckOut(o.grid.out, "generate");
   const LoadedModel model(o.model);
   if (model.config().task == "text") return GenerateText(o, model, common);
   GenerateImages(o, model, common);
@@ -140,14 +146,14 @@ void AddGenerate(CLI::App& app, Common& common) {
                   "(default: each in turn)");
   verb.add_option("--seed", o->seed, "of the random numbers (default: a new one, printed)");
   verb.add_option("--temperature", o->temperature, "1 as learned, below 1 safer, 0 the likeliest")
-      ->check(CLI::NonNegativeNumber);
+      ->check(CLI::Range(0.0, 1e6));
   verb.add_option("--prompt", o->prompt, "text to continue; may be empty");
   verb.add_option("--prompt-file", o->prompt_file, "file with text to continue; may be empty");
   verb.add_option("--tokens", o->tokens, "bytes of text to write (256)")
-      ->check(CLI::PositiveNumber);
-  verb.add_option("--top-k", o->top_k, "only the k likeliest symbols (text)")
-      ->check(CLI::NonNegativeNumber);
-  verb.add_option("--top-p", o->top_p, "only the likeliest symbols that make up mass p (text)");
+      ->check(CLI::Range(int64_t{1}, kMany));
+  verb.add_option("--top-k", o->top_k, "only the k likeliest symbols")
+      ->check(CLI::Range(int64_t{0}, kMany));
+  verb.add_option("--top-p", o->top_p, "only the likeliest symbols that make up mass p");
   verb.add_option("--batch", o->batch, "pictures that are painted together (32)")
       ->check(CLI::Range(1, 4096));
   verb.add_flag("--no-cache", o->no_cache,

@@ -67,6 +67,10 @@ int Parse(int argc, char** argv) {
     fmt::print(stderr, "{}", app.help());
     return 2;
   }
+  const std::string_view first = argv[1];
+  const auto named = [first](const CLI::App* verb) { return verb->get_name() == first; };
+  Check(first.starts_with('-') || !app.get_subcommands(named).empty(), "linattn",
+        "'{}' is no verb (see: linattn --help)", first);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {

@@ -72,7 +72,7 @@ Curves ReadCurves(const Options& o, const std::string& run, const std::string& m
   return curves;
 }
 
-void Run(const Options& o) {
+void Run(const Options& o, const Common& common) {
   const std::string metric = o.metric.empty() ? MetricOf(ReadMetrics(o.runs.front())) : o.metric;
   Plot plot{.title = metric, .x = {o.against}, .y = {metric}, .series = {}};
   for (const std::string& run : o.runs) {
@@ -82,12 +82,13 @@ void Run(const Options& o) {
   }
   const std::string out = o.out.empty() ? o.runs.front() + "/curves.svg" : o.out;
   WriteFileAtomic(out, SvgPlot(plot));
+  if (common.quiet) return;
   Print("{}: {} curves of {} against {}\n", out, plot.series.size(), metric, o.against);
 }
 
 }  // namespace
 
-void AddPlot(CLI::App& app, Common&) {
+void AddPlot(CLI::App& app, Common& common) {
   CLI::App& verb = *app.add_subcommand("plot", "draw the curves of training runs");
   auto o = std::make_shared<Options>();
   verb.add_option("runs", o->runs, "directories of runs")
@@ -98,9 +99,10 @@ void AddPlot(CLI::App& app, Common&) {
   verb.add_option("--against", o->against, "step or minutes")
       ->check(CLI::IsMember({"step", "minutes"}));
   verb.add_option("--smooth", o->smooth, "training values a point (20)")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(int64_t{1}, kMany));
+  AddCommon(verb, common);
   verb.footer(kExamples);
-  verb.callback([o] { Run(*o); });
+  verb.callback([o, &common] { Run(*o, common); });
 }
 
 }  // namespace linattn::cli

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -53,16 +54,23 @@ void DispatchTraining(int argc, char** argv) {
       Execute(std::move(arguments));
     }
     const bool takes_value = argument == "--threads" && i + 1 < argc;
-    if (!takes_value && argument != "--quiet" && !argument.starts_with("--threads=")) return;
+    const bool quiet = argument == "--quiet" || argument == "-q";
+    if (!takes_value && !quiet && !argument.starts_with("--threads=")) return;
     common.emplace_back(argument);
     if (takes_value) common.emplace_back(argv[++i]);
   }
 }
 
 void AddTrainingVerbs(CLI::App& app) {
-  // Listed for --help; DispatchTraining has taken them before the parser sees them.
-  app.add_subcommand("train", "train a model, or go on with a run (see: train --help)");
-  app.add_subcommand("export", "write a run's weights as a model file");
+  // Listed for --help; DispatchTraining has taken them before the parser sees them, unless
+  // something else than the common options stands in front.
+  for (const auto& [name, what] :
+       {std::pair("train", "train a model, or go on with a run (see: train --help)"),
+        std::pair("export", "write a run's weights as a model file")}) {
+    app.add_subcommand(name, what)->callback([name = name] {
+      Fail(name, "only --threads and --quiet may stand before '{}', but something else does", name);
+    });
+  }
 }
 
 }  // namespace linattn::cli

@@ -1,8 +1,13 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <cstdint>
 
 namespace linattn::cli {
+
+// The end of ranges that have none of their own: CLI11's checks without an end name the largest
+// double, all 309 digits of it.
+inline constexpr int64_t kMany = 1'000'000'000'000;
 
 // Options that every verb takes.
 struct Common {

@@ -84,8 +84,9 @@ std::string NearMatches(const std::string& key, const Json& known) {
     for (const auto& [name, value] : keys.items()) {
       const int64_t distance = EditDistance(LastPart(key), name);
       const bool prefix = LastPart(key).size() >= 3 && name.starts_with(LastPart(key));
-      const bool short_name = distance * 3 > static_cast<int64_t>(std::max<size_t>(name.size(), 3));
-      if (prefix || !short_name) near.emplace_back(distance, table + "." + name);
+      // Two edits are near for five letters, such as two that are swapped.
+      const bool far = distance * 5 > 2 * static_cast<int64_t>(std::max<size_t>(name.size(), 3));
+      if (prefix || !far) near.emplace_back(distance, table + "." + name);
     }
   }
   std::sort(near.begin(), near.end());

@@ -73,6 +73,7 @@ TEST(RunConfig, UnknownKeysNameTheNearest) {
   EXPECT_THAT(MessageOf("", {"train.lrr=1"}),
               HasSubstr("'train.lrr' is not, did you mean train.lr"));
   EXPECT_THAT(MessageOf("", {"lr=1"}), HasSubstr("train.lr"));
+  EXPECT_THAT(MessageOf("", {"train.stpes=1"}), HasSubstr("did you mean train.steps?"));
   EXPECT_THAT(MessageOf("", {"train.optimizer=adam"}), HasSubstr("train.optimiser"));
   EXPECT_THAT(MessageOf("", {"model.head_dims=3"}), HasSubstr("model.head_dim"));
   EXPECT_THAT(MessageOf("", {"model.zzzzzz=3"}), HasSubstr("'model.zzzzzz' is not"));

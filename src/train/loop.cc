@@ -203,6 +203,7 @@ bool Run::Restore(const RunConfig& was) {
   Check(difference.empty(), "train", "a resumed run must keep its config, but would change {}",
         difference);
   std::string message;
+  std::vector<std::string> damaged;  // set aside only once a whole one is found
   for (const int64_t step : checkpoints_.Steps()) {
     const std::string path = checkpoints_.Path(step);
     try {
@@ -210,9 +211,10 @@ bool Run::Restore(const RunConfig& was) {
     } catch (const Error& e) {
       message = e.what();
       progress_->Note(fmt::format("skipping a damaged checkpoint: {}", message));
-      std::filesystem::rename(path, path + ".damaged");
+      damaged.push_back(path);
       continue;
     }
+    for (const std::string& other : damaged) std::filesystem::rename(other, other + ".damaged");
     // Extending the schedule is explicit: more steps alone go on at its final rate.
     if (t_.schedule_steps > 0) state_.total = t_.schedule_steps;
     OpenMetrics(state_.step);
@@ -437,7 +439,10 @@ void CheckRunnable(const RunConfig& config, const RunOptions& options) {
 }
 
 void WriteConfig(const RunConfig& config, const std::string& directory) {
-  std::filesystem::create_directories(directory);
+  std::error_code error;
+  std::filesystem::create_directories(directory, error);
+  Check(!error, "train", "the run's directory '{}' must be one that can be made, but: {}",
+        directory, error.message());
   WriteFileAtomic(directory + "/config.toml", ToToml(config));
 }
 

@@ -106,9 +106,10 @@ void AddTrain(CLI::App& app, TrainFlags& flags) {
       ->type_name("KEY=VALUE")
       ->allow_extra_args(false);
   app.add_option("--mixer", flags.mixer, "attention of every layer; \"a,b\" cycles through them");
-  app.add_option("--steps", flags.steps, "updates in all")->check(CLI::NonNegativeNumber);
+  app.add_option("--steps", flags.steps, "updates in all")
+      ->check(CLI::Range(int64_t{0}, int64_t{1'000'000'000'000}));
   app.add_option("--minutes", flags.minutes, "time in all; steps follow from the speed")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(0.001, 1e6));
   app.add_option("--batch", flags.batch, "sequences a forward pass");
   app.add_option("--lr", flags.lr, "learning rate at the end of the warm-up");
   app.add_option("--dtype", flags.dtype, "of activations and products: f32 or bf16");
@@ -121,8 +122,8 @@ void AddTrain(CLI::App& app, TrainFlags& flags) {
       ->excludes(out);
   app.add_flag("--skip-nonfinite", flags.skip_nonfinite,
                "leave out steps whose loss or gradient is not finite, instead of stopping");
-  app.add_option("--threads", flags.threads, "default: all cores")->check(CLI::NonNegativeNumber);
-  app.add_flag("--quiet", flags.quiet, "print nothing but errors");
+  app.add_option("--threads", flags.threads, "default: all cores")->check(CLI::Range(1, 1024));
+  app.add_flag("--quiet,-q", flags.quiet, "print nothing but errors");
 }
 
 void AddExport(CLI::App& app, ExportFlags& flags) {
@@ -131,8 +132,8 @@ void AddExport(CLI::App& app, ExportFlags& flags) {
   app.add_option("--out", flags.out, "model file to write (default: RUN/model.safetensors)");
   app.add_option("--dtype", flags.dtype, "of the stored weights: f32, f16 or bf16");
   app.add_flag("--last", flags.last, "the newest checkpoint's weights, not the best's");
-  app.add_option("--threads", flags.threads, "default: all cores")->check(CLI::NonNegativeNumber);
-  app.add_flag("--quiet", flags.quiet, "print nothing but errors");
+  app.add_option("--threads", flags.threads, "default: all cores")->check(CLI::Range(1, 1024));
+  app.add_flag("--quiet,-q", flags.quiet, "print nothing but errors");
 }
 
 // Threads that wait sleep instead of spinning: on a machine that others use too, spinning trained
