@@ -75,7 +75,7 @@ int Wait(pid_t child) {
 }
 
 void WaitForFile(const std::string& path) {
-  for (int i = 0; i < 6000 && !std::filesystem::exists(path); ++i) {
+  for (int i = 0; i < 30000 && !std::filesystem::exists(path); ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
   ASSERT_TRUE(std::filesystem::exists(path)) << path;
