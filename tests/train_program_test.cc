@@ -48,7 +48,7 @@ std::vector<std::string> TinyRun(const std::string& out, int64_t steps) {
         "model.heads=2", "model.head_dim=8", "model.value_dim=8", "model.mlp_dim=32",
         "model.position=learned", "model.head=categorical", "model.dropout=0.1",
         "train.schedule=constant", "train.eval_every=0", "train.eval_examples=2",
-        "train.sample_every=0", "train.checkpoint_every=1", "train.keep=2", "train.log_every=1"}) {
+        "train.sample_every=0", "train.checkpoint_every=1", "train.keep=1000", "train.log_every=1"}) {
     words.insert(words.end(), {"--set", set});
   }
   return words;
@@ -75,7 +75,7 @@ int Wait(pid_t child) {
 }
 
 void WaitForFile(const std::string& path) {
-  for (int i = 0; i < 30000 && !std::filesystem::exists(path); ++i) {
+  for (int i = 0; i < 6000 && !std::filesystem::exists(path); ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
   ASSERT_TRUE(std::filesystem::exists(path)) << path;
