@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "kernels/mixer.h"
+#include "kernels/scratch.h"
 
 // What the blocked softmax of blocked_softmax-inl.h works on, and the rules that say which keys a
 // query sees.
@@ -13,22 +14,6 @@ namespace linattn {
 // Tokens in a block of queries and in a block of keys (64 keys: backward 7% slower, forward the
 // same), and the queries that share each block of keys in forward while it is in the cache.
 constexpr int64_t kQueries = 64, kKeys = 128, kTileQueries = 4 * kQueries;
-
-// Hands out the parts of a scratch block, 64-byte aligned; over null it only counts.
-class Carver {
- public:
-  explicit Carver(float* block) : block_(block) {}
-  float* Take(int64_t floats) {
-    float* part = block_ ? block_ + taken_ : nullptr;
-    taken_ += (floats + 15) / 16 * 16;
-    return part;
-  }
-  int64_t taken() const { return taken_; }
-
- private:
-  float* block_;
-  int64_t taken_ = 0;
-};
 
 // Of a block of queries and a block of keys: how many of the pairs are seen.
 enum class Sees : uint8_t { kNone, kSome, kAll };
@@ -70,13 +55,13 @@ class BandRule {
 // [V,kQueries], the sum so far of exp(score - max) v; max, sum [kQueries].
 struct ForwardState {
   ForwardState(int64_t K, int64_t V, float* scratch) {
-    Carver carve(scratch);
-    q_T = carve.Take(kTileQueries * K), o_T = carve.Take(kTileQueries * V);
-    max = carve.Take(kTileQueries), sum = carve.Take(kTileQueries);
-    k = carve.Take(kKeys * K), v = carve.Take(kKeys * V);
-    scores = carve.Take(kKeys * kQueries);
-    rows = carve.Take(kQueries * std::max(K, V));
-    floats = carve.taken();
+    Pieces pieces(scratch);
+    q_T = pieces.Take(kTileQueries * K), o_T = pieces.Take(kTileQueries * V);
+    max = pieces.Take(kTileQueries), sum = pieces.Take(kTileQueries);
+    k = pieces.Take(kKeys * K), v = pieces.Take(kKeys * V);
+    scores = pieces.Take(kKeys * kQueries);
+    rows = pieces.Take(kQueries * std::max(K, V));
+    floats = pieces.used();
   }
   float *q_T, *o_T, *max, *sum, *k, *v, *scores, *rows;
   int64_t floats;
@@ -86,15 +71,15 @@ struct ForwardState {
 // [keys,kQueries] are transposed, as scores are in forward.
 struct BackwardState {
   BackwardState(int64_t heads, int64_t T, int64_t K, int64_t V, float* scratch) {
-    Carver carve(scratch);
-    d_q = carve.Take(heads * T * K), delta = carve.Take(heads * T);
-    q = carve.Take(kQueries * K), q_T = carve.Take(kQueries * K);
-    d_o = carve.Take(kQueries * V), d_o_T = carve.Take(kQueries * V);
-    shift = carve.Take(kQueries), mean = carve.Take(kQueries);
-    k = carve.Take(kKeys * K), d_k = carve.Take(kKeys * K);
-    v = carve.Take(kKeys * V), d_v = carve.Take(kKeys * V);
-    P = carve.Take(kKeys * kQueries), d_S = carve.Take(kKeys * kQueries);
-    floats = carve.taken();
+    Pieces pieces(scratch);
+    d_q = pieces.Take(heads * T * K), delta = pieces.Take(heads * T);
+    q = pieces.Take(kQueries * K), q_T = pieces.Take(kQueries * K);
+    d_o = pieces.Take(kQueries * V), d_o_T = pieces.Take(kQueries * V);
+    shift = pieces.Take(kQueries), mean = pieces.Take(kQueries);
+    k = pieces.Take(kKeys * K), d_k = pieces.Take(kKeys * K);
+    v = pieces.Take(kKeys * V), d_v = pieces.Take(kKeys * V);
+    P = pieces.Take(kKeys * kQueries), d_S = pieces.Take(kKeys * kQueries);
+    floats = pieces.used();
   }
   float *d_q, *delta, *q, *q_T, *d_o, *d_o_T, *shift, *mean, *k, *d_k, *v, *d_v, *P, *d_S;
   int64_t floats;

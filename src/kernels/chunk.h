@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/mixer.h"
+#include "kernels/scratch.h"
 
 // Sizes and scratch of the chunkwise state mixers; the part that does not depend on the SIMD
 // target.
@@ -25,22 +26,6 @@ struct ChunkCall {
   const FeatureMap& phi;
   float scale, eps;
   ChunkShape shape;
-};
-
-// Hands out pieces of a block of floats, each on its own cache lines. A null block only counts.
-class Pieces {
- public:
-  explicit Pieces(float* block) : block_(block) {}
-  float* Take(int64_t floats) {
-    float* piece = block_ ? block_ + used_ : nullptr;
-    used_ += (floats + 15) / 16 * 16;
-    return piece;
-  }
-  int64_t used() const { return used_; }
-
- private:
-  float* block_;
-  int64_t used_ = 0;
 };
 
 struct ThreadScratch {
@@ -127,8 +112,5 @@ struct StepHead {
   float *S, *z, *o;
   float factor;  // scale
 };
-
-// Zeroes these tokens' rows of an array [B,T,...] of any dtype; nothing if it is absent.
-void ZeroTokens(const Array& array, const std::vector<TokenList>& tokens);
 
 }  // namespace linattn

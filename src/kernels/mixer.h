@@ -143,5 +143,7 @@ struct Sequences {
   std::vector<std::vector<int64_t>> storage;   // owns the index lists
 };
 Sequences ResolveSegments(const MixerInputs& in, const MixerDims& dims);
+// Zeroes these tokens' rows of an array [B,T,...] of any dtype; nothing if it is absent.
+void ZeroTokens(const Array& array, const std::vector<TokenList>& tokens);
 
 }  // namespace linattn

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <limits>
 #include <vector>
 
@@ -111,18 +110,6 @@ int64_t BackwardFloats(const MixerDims& d) {
 int64_t ScratchBytes(const MixerDims& dims, int threads) {
   return threads * std::max(ForwardFloats(dims), BackwardFloats(dims)) *
          static_cast<int64_t>(sizeof(float));
-}
-
-// Zeros the rows of `tokens`, of an array [B,T,heads,C] of any float type.
-void ZeroTokens(const Array& a, const std::vector<TokenList>& lists) {
-  if (!a.present()) return;
-  for (const TokenList& tokens : lists)
-    for (int64_t i = 0; i < tokens.length; ++i)
-      for (int64_t h = 0; h < a.shape[2]; ++h) {
-        const int64_t at = tokens.row * a.stride[0] + tokens[i] * a.stride[1] + h * a.stride[2];
-        std::memset(static_cast<char*>(a.data) + at * SizeOf(a.dtype), 0,
-                    a.shape[3] * SizeOf(a.dtype));
-      }
 }
 
 // A tile of queries owns its outputs, so that results do not depend on the threads.
