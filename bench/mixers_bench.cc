@@ -137,7 +137,7 @@ void Step(benchmark::State& state, const Mixer& mixer, Shape shape) {
   Tensors<float> x(mixer, one);
   const int64_t capacity = shape.T + 1;
   MixerDims dims = CheckInputs(mixer, x.in);
-  const int64_t floats = mixer.state_floats(dims, capacity);
+  const int64_t floats = mixer.state_floats(dims, x.in.options, capacity);
   std::vector<float> memory(shape.B * floats, 0.01f);
   std::vector<float*> blocks;
   for (int64_t n = 0; n < shape.B; ++n) blocks.push_back(memory.data() + n * floats);

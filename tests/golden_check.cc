@@ -149,7 +149,7 @@ class MixerRun {
   // Token by token, as decoding does it.
   void CompareSteps(double tolerance, Worst& worst) {
     const MixerDims dims = CheckInputs(mixer_, in_);
-    const auto floats = static_cast<size_t>(mixer_.state_floats(dims, dims.T));
+    const auto floats = static_cast<size_t>(mixer_.state_floats(dims, in_.options, dims.T));
     std::vector<float> states(static_cast<size_t>(dims.N) * floats);
     std::vector<float*> blocks;
     for (int64_t n = 0; n < dims.N; ++n)

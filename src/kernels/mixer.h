@@ -18,14 +18,30 @@ enum class Family { kState, kCache };                 // fixed-size memory | kee
 enum class Decay { kNone, kScalar, kPerChannel };     // of the state, per token
 enum class Write { kAdd, kDelta };
 
+enum class SparsePattern : uint8_t { kStrided, kFixed };
+
 struct MixerOptions {
   bool causal = true;
   bool cross = false;                 // keys come from another sequence: S is free, not causal
   double scale = 0;                   // on q (after phi); 0 means the mixer's default (linear: 1, others K^-1/2)
   double eps = 1e-6;                  // added to the normaliser of normalised state mixers
   bool normalise = true;              // false: a normalised state mixer leaves the division out, and z as it is
-  const FeatureMap* feature_map = nullptr;  // null: the mixer's default (linear: elu+1)
-  int64_t window = 0;                 // softmax, causal: a query sees only its last `window` keys; 0 = all
+  const FeatureMap* feature_map = nullptr;  // of q and k; null: the mixer's default
+  const FeatureMap* key_map = nullptr;      // of k, if it is not that of q; gives as many features
+
+  // Cache mixers.
+  int64_t window = 0;                 // causal: a query sees only its last `window` keys; 0 = all
+  int64_t sinks = 0;                  // with a window: and the first `sinks` keys
+  DType cache = DType::kF32;          // what keys and values are kept in while decoding: kF32 or kBF16
+  struct {
+    SparsePattern pattern = SparsePattern::kStrided;
+    int64_t stride = 64;              // of the pattern, in tokens; about the root of the length
+    int64_t summary = 8;              // fixed: the last tokens of each block that all later ones see
+  } sparse;
+  struct {
+    int64_t rounds = 4, buckets = 32, chunk = 32;  // hash rounds; buckets a round (even); tokens a chunk
+    uint64_t seed = 0;                // of the random rotations
+  } lsh;
 };
 
 // Which tokens belong together; at most one of lengths, mask, boundaries for each side. A masked token is the
@@ -95,6 +111,9 @@ struct Mixer {
   Decay decay;
   Write write;
   bool normalised;
+  std::string_view feature_map;  // the default, by name; of state mixers
+  bool fixed_decay;           // g is not learned: the layer gives it by a schedule (kernels/decay_schedule.h)
+  bool shared_qk;             // the layer gives q for k, and has no projection for k
   Tolerance tolerance;
 
   // Definition in plain loops on F64 arrays; nobody may optimise them.
@@ -109,7 +128,7 @@ struct Mixer {
 
   // Decoding. A sequence's state in one layer is one block of floats: [HV,F,V] then [HV,F] (state mixers), or
   // keys [HK,capacity,K] then values [HK,capacity,V] (cache mixers), so that it can be copied, saved and forked.
-  int64_t (*state_floats)(const MixerDims&, int64_t capacity);
+  int64_t (*state_floats)(const MixerDims&, const MixerOptions&, int64_t capacity);
   void (*step)(const StepInputs&);                       // never allocates
   // A run of tokens of ONE sequence (B = 1) after the `length` that `state` holds: o as forward would give.
   void (*prefill)(const MixerInputs&, const Array& o, float* state, int64_t length, int64_t capacity);

@@ -127,7 +127,7 @@ class States {
  public:
   States(const Mixer& mixer, const Problem& p, int64_t capacity) : capacity_(capacity) {
     const MixerDims dims{.H = p.H, .HV = p.HV, .K = p.spec.K, .F = p.F, .V = p.spec.V, .N = p.N};
-    blocks_.assign(p.spec.B, std::vector<float>(mixer.state_floats(dims, capacity), 0.0f));
+    blocks_.assign(p.spec.B, std::vector<float>(mixer.state_floats(dims, p.options, capacity), 0.0f));
     for (int64_t b = 0; b < p.spec.B; ++b) {
       int64_t at = 0;
       for (const char* name : {"S0", "z0"}) {

@@ -249,7 +249,7 @@ int64_t StateFloats(const ModelConfig& c, int64_t layer, int64_t capacity) {
   dims.B = dims.T = dims.S = dims.N = 1;
   dims.H = c.heads, dims.HV = c.value_heads, dims.K = c.head_dim, dims.V = c.value_dim;
   dims.F = FeatureMapByName(c.feature_map).Features(dims.K);
-  return MixerByName(c.mixers[layer]).state_floats(dims, capacity);
+  return MixerByName(c.mixers[layer]).state_floats(dims, MixerOptions{}, capacity);
 }
 
 PackedModel::Tensors RandomTensors(const ModelConfig& config, uint64_t seed) {

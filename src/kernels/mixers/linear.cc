@@ -154,7 +154,7 @@ void Backward(const MixerInputs& in, const MixerOutputs& out, const MixerGradien
   ZeroTokens(grad.d_v, sequences.masked_k);
 }
 
-int64_t StateFloats(const MixerDims& d, int64_t) { return d.HV * d.F * (d.V + 1); }
+int64_t StateFloats(const MixerDims& d, const MixerOptions&, int64_t) { return d.HV * d.F * (d.V + 1); }
 
 // Features of one head that a step keeps on its stack.
 constexpr int64_t kStepFeatures = 4096;
@@ -226,6 +226,9 @@ const Mixer k_linear = {
     .decay = Decay::kNone,
     .write = Write::kAdd,
     .normalised = true,
+    .feature_map = "elu1",
+    .fixed_decay = false,
+    .shared_qk = false,
     .tolerance = {.forward = 5e-6,
                   .backward = 2e-5,
                   .reason = "float32 sums of positive terms over T tokens, blocked by chunk"},

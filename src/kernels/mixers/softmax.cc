@@ -186,7 +186,7 @@ struct Cache {
   float* v(int64_t head) const { return state + HV * capacity * K + head * capacity * V; }
 };
 
-int64_t StateFloats(const MixerDims& dims, int64_t capacity) {
+int64_t StateFloats(const MixerDims& dims, const MixerOptions&, int64_t capacity) {
   return dims.HV * capacity * (dims.K + dims.V);
 }
 
@@ -290,6 +290,9 @@ const Mixer k_softmax = {
     .decay = Decay::kNone,
     .write = Write::kAdd,
     .normalised = true,
+    .feature_map = "",
+    .fixed_decay = false,
+    .shared_qk = false,
     .tolerance =
         {.forward = 5e-6,
          .backward = 2e-5,

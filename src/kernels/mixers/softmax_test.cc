@@ -451,7 +451,7 @@ void StepThrough(Case& c, std::vector<std::vector<float>>& caches, int64_t first
 int64_t StateFloats(const Shape& s, int64_t capacity) {
   return k_softmax.state_floats(
       {.B = 1, .T = s.T, .S = s.T, .H = s.H, .HV = s.HV, .K = s.K, .F = s.K, .V = s.V, .N = 1},
-      capacity);
+      {}, capacity);
 }
 
 TEST(Softmax, StateIsKeysThenValues) {
