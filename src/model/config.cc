@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "model/layer.h"
 
 namespace linattn {
 namespace {
@@ -44,6 +45,31 @@ void VisitFields(Config& c, Visit&& visit) {
   visit("head", c.head);
   visit("mixtures", c.mixtures);
   visit("tied", c.tied);
+  visit("block", c.block);
+  visit("conv_size", c.conv_size);
+  visit("output_norm", c.output_norm);
+  visit("output_gate", c.output_gate);
+  visit("qk_norm", c.qk_norm);
+  visit("negative_eigenvalues", c.negative_eigenvalues);
+  visit("gate_rank", c.gate_rank);
+  visit("gate_divisor", c.gate_divisor);
+  visit("decay_schedule", c.decay_schedule);
+  visit("features", c.features);
+  visit("feature_seed", c.feature_seed);
+  visit("attn_heads", c.attn_heads);
+  visit("attn_head_dim", c.attn_head_dim);
+  visit("kv_heads", c.kv_heads);
+  visit("qkv_bias", c.qkv_bias);
+  visit("rope_theta", c.rope_theta);
+  visit("window", c.window);
+  visit("sinks", c.sinks);
+  visit("sparse_pattern", c.sparse_pattern);
+  visit("sparse_stride", c.sparse_stride);
+  visit("sparse_summary", c.sparse_summary);
+  visit("lsh_rounds", c.lsh_rounds);
+  visit("lsh_buckets", c.lsh_buckets);
+  visit("lsh_chunk", c.lsh_chunk);
+  visit("lsh_seed", c.lsh_seed);
 }
 
 bool HasType(const Json& json, const std::string&) { return json.is_string(); }
@@ -112,34 +138,76 @@ void CheckTask(const ModelConfig& c) {
         c.vocab);
 }
 
-// [out, in] weight and [out] bias of a projection.
-void AddProjection(std::vector<ParameterSpec>& list, const std::string& name, int64_t out,
-                   int64_t in) {
-  list.push_back({name + ".weight", {out, in}});
-  list.push_back({name + ".bias", {out}});
+void CheckBlocks(const ModelConfig& c) {
+  CheckChoice("block", c.block, {"classic", "modern"});
+  Check(c.block == "classic" || c.pre_norm, "config",
+        "pre_norm must be true in modern blocks, but is false");
 }
 
-void AddNorm(std::vector<ParameterSpec>& list, const std::string& name, int64_t dim) {
-  list.push_back({name + ".weight", {dim}});
-  list.push_back({name + ".bias", {dim}});
+void CheckStateLayers(const ModelConfig& c) {
+  CheckRange("conv_size", c.conv_size, -1, 64);
+  Check(c.conv_size <= 0 || c.causal, "config",
+        "conv_size must be 0 in an encoder (the convolution is causal), but is {}", c.conv_size);
+  CheckChoice("output_norm", c.output_norm, {"auto", "rms", "none"});
+  CheckChoice("output_gate", c.output_gate, {"auto", "none", "swish", "sigmoid"});
+  CheckChoice("qk_norm", c.qk_norm, {"auto", "none", "l2"});
+  CheckRange("gate_rank", c.gate_rank, 0, 1 << 16);
+  Check(c.gate_divisor > 0 && c.gate_divisor < 1e9, "config",
+        "gate_divisor must be above 0, but is {}", c.gate_divisor);
+  CheckChoice("decay_schedule", c.decay_schedule, {"retention", "lightning"});
+  CheckRange("features", c.features, 0, 1 << 16);
+  CheckRange("feature_seed", c.feature_seed, 0, INT64_MAX);
 }
 
-void AddLayer(std::vector<ParameterSpec>& list, const ModelConfig& c, int64_t layer) {
-  const std::string prefix = fmt::format("layers.{}.", layer);
-  AddNorm(list, prefix + "attn_norm", c.dim);
-  AddNorm(list, prefix + "mlp_norm", c.dim);
-  AddProjection(list, prefix + "attn.q_proj", c.heads * c.head_dim, c.dim);
-  AddProjection(list, prefix + "attn.k_proj", c.heads * c.head_dim, c.dim);
-  AddProjection(list, prefix + "attn.v_proj", c.value_heads * c.value_dim, c.dim);
-  AddProjection(list, prefix + "attn.o_proj", c.dim, c.value_heads * c.value_dim);
-  AddProjection(list, prefix + "mlp.up_proj", c.mlp_dim, c.dim);
-  AddProjection(list, prefix + "mlp.down_proj", c.dim, c.mlp_dim);
+void CheckCacheLayers(const ModelConfig& c) {
+  CheckRange("attn_heads", c.attn_heads, 0, 1 << 12);
+  CheckRange("attn_head_dim", c.attn_head_dim, 0, 1 << 12);
+  CheckRange("kv_heads", c.kv_heads, 0, 1 << 12);
+  Check(c.rope_theta >= 0 && c.rope_theta < 1e30, "config",
+        "rope_theta must be at least 0 (0: no rotary positions), but is {}", c.rope_theta);
+  CheckRange("window", c.window, 0, INT64_MAX);
+  CheckRange("sinks", c.sinks, 0, INT64_MAX);
+  CheckChoice("sparse_pattern", c.sparse_pattern, {"strided", "fixed"});
+  CheckRange("sparse_stride", c.sparse_stride, 1, kMaxSize);
+  CheckRange("sparse_summary", c.sparse_summary, 1, kMaxSize);
+  CheckRange("lsh_rounds", c.lsh_rounds, 1, 256);
+  CheckRange("lsh_buckets", c.lsh_buckets, 2, kMaxSize);
+  CheckRange("lsh_chunk", c.lsh_chunk, 1, kMaxSize);
+  CheckRange("lsh_seed", c.lsh_seed, 0, INT64_MAX);
+}
+
+void CheckLayer(const ModelConfig& c, int64_t layer) {
+  const LayerPlan p = PlanLayer(c, layer);
+  const std::string_view name = p.mixer->name;
+  Check(p.rope_theta == 0 || p.head_dim % 2 == 0, "config",
+        "layer {}: {} must have an even head dimension for rotary positions, but has {}", layer,
+        name, p.head_dim);
+  if (p.state()) {
+    const bool ordered = p.mixer->decay != Decay::kNone || p.beta();
+    Check(c.causal || !ordered, "config",
+          "layer {}: {} must be causal (its tokens have an order), but causal is false", layer,
+          name);
+    return;
+  }
+  Check(c.attn_heads > 0 || c.value_heads == c.heads, "config",
+        "layer {}: {} must have as many value heads as heads = {}, but value_heads is {} "
+        "(kv_heads groups the keys and values of such layers, attn_heads sets their heads apart)",
+        layer, name, c.heads, c.value_heads);
+  Check(p.heads % p.value_heads == 0, "config",
+        "layer {}: kv_heads must divide the {} heads of {}, but is {}", layer, p.heads, name,
+        p.value_heads);
+  Check(!p.mixer->shared_qk || p.value_heads == p.heads, "config",
+        "layer {}: kv_heads must be 0 or {} for {} (it takes q for k), but is {}", layer, p.heads,
+        name, p.value_heads);
 }
 
 }  // namespace
 
 void CheckConfig(const ModelConfig& c) {
   CheckTask(c);
+  CheckBlocks(c);
+  CheckStateLayers(c);
+  CheckCacheLayers(c);
   CheckRange("vocab", c.vocab, 2, kMaxSize);
   CheckRange("classes", c.classes, 0, kMaxSize);
   const auto names = static_cast<int64_t>(c.class_names.size());
@@ -154,9 +222,6 @@ void CheckConfig(const ModelConfig& c) {
   CheckRange("value_dim", c.value_dim, 1, 1 << 12);
   CheckRange("mlp_dim", c.mlp_dim, 1, kMaxSize);
   CheckRange("mixers: the number of layers", c.layers(), 1, 4096);
-  for (const std::string& mixer : c.mixers) {
-    Check(!mixer.empty(), "config", "mixers must be names, but one is empty");
-  }
   Check(!c.feature_map.empty(), "config", "feature_map must be a name, but is empty");
   Check(c.attn_eps >= 0 && c.attn_eps < 1, "config", "attn_eps must be in [0,1), but is {}",
         c.attn_eps);
@@ -168,6 +233,7 @@ void CheckConfig(const ModelConfig& c) {
   CheckRange("mixtures", c.mixtures, 1, 1024);
   Check(!c.tied || c.head == "categorical", "config",
         "tied must be false unless head is categorical, but head is '{}'", c.head);
+  for (int64_t i = 0; i < c.layers(); ++i) CheckLayer(c, i);
 }
 
 Json ToJson(const ModelConfig& config) {
@@ -213,26 +279,9 @@ ModelConfig NamedConfig(const std::string& name, const std::string& mixer) {
     Fail("config", "the model must be one of mnist, cifar10, fashion-small, but is '{}'", name);
   }
   c.max_len = c.height * c.width * c.channels;
-  c.mixers.assign(layers, mixer);
+  c.mixers = ExpandMixers(mixer, layers);
   CheckConfig(c);
   return c;
-}
-
-std::vector<ParameterSpec> Parameters(const ModelConfig& c) {
-  std::vector<ParameterSpec> list;
-  list.push_back({"embed.weight", {c.vocab + std::max<int64_t>(1, c.classes), c.dim}});
-  if (c.position == "image") {
-    list.push_back({"position.row.weight", {c.height, c.dim}});
-    list.push_back({"position.column.weight", {c.width, c.dim}});
-    list.push_back({"position.channel.weight", {c.channels, c.dim}});
-  } else if (c.position == "learned") {
-    list.push_back({"position.weight", {c.max_len, c.dim}});
-  }
-  for (int64_t i = 0; i < c.layers(); ++i) AddLayer(list, c, i);
-  AddNorm(list, "norm", c.dim);
-  if (!c.tied) list.push_back({"head.weight", {c.outputs(), c.dim}});
-  list.push_back({"head.bias", {c.outputs()}});
-  return list;
 }
 
 }  // namespace linattn

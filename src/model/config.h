@@ -1,35 +1,65 @@
 #pragma once
 
 #include <cstdint>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
-
-#include <nlohmann/json_fwd.hpp>
 
 namespace linattn {
 
 // What a model is, apart from its weights. Travels as JSON in the model file's metadata.
 struct ModelConfig {
-  std::string task = "images";      // "images" | "text"
-  int64_t height = 0, width = 0, channels = 0;  // images; token t is sub-pixel (t/(W C), t/C mod W, t mod C)
-  int64_t vocab = 256;              // input symbols; the embedding has vocab + max(1, classes) rows:
-  int64_t classes = 0;              // symbol, then one start token a class (or one for all)
-  std::vector<std::string> class_names;         // [classes], or empty
-  int64_t max_len = 0;              // longest sequence; images: height * width * channels
+  std::string task = "images";  // "images" | "text"
+  int64_t height = 0, width = 0,
+          channels = 0;  // images; token t is sub-pixel (t/(W C), t/C mod W, t mod C)
+  int64_t vocab = 256;   // input symbols; the embedding has vocab + max(1, classes) rows:
+  int64_t classes = 0;   // symbol, then one start token a class (or one for all)
+  std::vector<std::string> class_names;  // [classes], or empty
+  int64_t max_len = 0;                   // longest sequence; images: height * width * channels
 
   int64_t dim = 256, heads = 8, value_heads = 8, head_dim = 32, value_dim = 32, mlp_dim = 1024;
   std::vector<std::string> mixers;  // one name a layer
-  bool causal = true;               // false: bidirectional encoder
-  std::string feature_map = "elu1"; // linear
-  double attn_eps = 1e-6;           // linear
-  bool pre_norm = true;             // false: post-norm
+  // "classic": LayerNorm, MLP with `activation`, biases. "modern": RMSNorm, SwiGLU (Shazeer 2020),
+  // no biases but the head's, pre-norm.
+  std::string block = "classic";
+  bool causal = true;                // false: bidirectional encoder
+  std::string feature_map = "elu1";  // linear
+  double attn_eps = 1e-6;            // linear
+  bool pre_norm = true;              // false: post-norm
   double norm_eps = 1e-5;
   std::string activation = "gelu";  // "gelu" (exact, erf) | "relu"
   double dropout = 0;
-  std::string position = "image";   // "image" (row + column + channel) | "learned" | "none"
+  std::string position = "image";         // "image" (row + column + channel) | "learned" | "none"
   std::string head = "logistic_mixture";  // | "categorical"
-  int64_t mixtures = 10;            // components; the head has 3 * mixtures outputs a sub-pixel
-  bool tied = false;                // categorical: head.weight = embed.weight[:vocab]
+  int64_t mixtures = 10;  // components; the head has 3 * mixtures outputs a sub-pixel
+  bool tied = false;      // categorical: head.weight = embed.weight[:vocab]
+
+  // Layers of state mixers. What "auto", -1 and 0 stand for follows from block and mixer:
+  // model/layer.h.
+  int64_t conv_size =
+      -1;  // width of a causal depthwise convolution, then silu, of q, k and v; 0: none
+  std::string output_norm = "auto";  // "rms": RMSNorm of each head's output | "none"
+  std::string output_gate =
+      "auto";                    // times g sigmoid(g): "swish" | "sigmoid" | "none"; g = g_proj x
+  std::string qk_norm = "auto";  // "l2" | "none"; mixers without a normaliser
+  bool negative_eigenvalues = false;         // delta rule: beta in (0,2), not (0,1)
+  int64_t gate_rank = 0;                     // of low-rank gates; 0: 16 (gla), value_dim (kda)
+  double gate_divisor = 16;                  // of logsigmoid gates (gla, simple_gla)
+  std::string decay_schedule = "retention";  // of mixers with fixed decays: | "lightning"
+  int64_t features = 0;                      // random features a head (performer); 0: 2 head_dim
+  int64_t feature_seed = 0;
+
+  // Layers of cache mixers.
+  int64_t attn_heads = 0,
+          attn_head_dim = 0;  // of q, and of k and v too: 0: heads; head_dim and value_dim
+  int64_t kv_heads = 0;       // of k and v; 0: as many as of q
+  bool qkv_bias = false;      // in modern blocks
+  double rope_theta = 0;      // base of rotary positions, also of mixers with fixed decays; 0: none
+  int64_t window = 0,
+          sinks = 0;  // a query sees its last `window` keys and the first `sinks`; 0: all
+  std::string sparse_pattern = "strided";  // | "fixed"
+  int64_t sparse_stride = 64, sparse_summary = 8;
+  int64_t lsh_rounds = 4, lsh_buckets = 32, lsh_chunk = 32, lsh_seed = 0;
 
   int64_t layers() const { return static_cast<int64_t>(mixers.size()); }
   int64_t outputs() const { return head == "categorical" ? vocab : 3 * mixtures; }
@@ -43,24 +73,13 @@ void CheckConfig(const ModelConfig& config);
 nlohmann::json ToJson(const ModelConfig& config);
 ModelConfig ConfigFromJson(const nlohmann::json& json);
 
-// "mnist" (8 layers, T = 784) and "cifar10" (16 layers, T = 3072), the paper's; "fashion-small", what demo trains.
-// Every layer gets `mixer`.
+// "mnist" (8 layers, T = 784) and "cifar10" (16 layers, T = 3072), the paper's; "fashion-small",
+// what demo trains. `mixer`: as ExpandMixers reads it.
 ModelConfig NamedConfig(const std::string& name, const std::string& mixer = "linear");
 
-// Every parameter of the model with its shape, in file order:
-//   embed.weight [vocab + max(1,classes), dim]
-//   position.{row,column,channel}.weight [height|width|channels, dim]  or  position.weight [max_len, dim]
-//   layers.{i}.attn_norm.{weight,bias} [dim]      layers.{i}.mlp_norm.{weight,bias} [dim]
-//   layers.{i}.attn.{q,k,v,o}_proj.{weight,bias}  weight [out, in]
-//   layers.{i}.mlp.{up,down}_proj.{weight,bias}
-//   norm.{weight,bias} [dim]
-//   head.weight [outputs, dim] (absent if tied)   head.bias [outputs]
-// Pre-norm:  h = x + attn(attn_norm(x)), y = h + mlp(mlp_norm(h)).  Post-norm: h = attn_norm(x + attn(x)),
-// y = mlp_norm(h + mlp(h)). Both end with norm, then head.
-struct ParameterSpec {
-  std::string name;
-  std::vector<int64_t> shape;
-};
-std::vector<ParameterSpec> Parameters(const ModelConfig& config);
+// The mixers of `layers` layers from a short form, repeated to fill them: names joined by "+" or
+// ",", each with a count before it if it comes several times, as in "3x gated_delta + 1x softmax".
+// Throws Error naming the part that is wrong.
+std::vector<std::string> ExpandMixers(const std::string& text, int64_t layers);
 
 }  // namespace linattn

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "model/parameters.h"
 
 namespace linattn {
 namespace {
@@ -73,9 +74,15 @@ TEST(ConfigTest, JsonRoundTripKeepsEveryField) {
   c.mixers = {"linear", "softmax"};
   c.dropout = 0.1, c.attn_eps = 1e-10, c.pre_norm = false, c.value_heads = 16, c.mixtures = 5;
   c.activation = "relu", c.causal = false, c.feature_map = "relu";
+  c.conv_size = 0, c.output_norm = "none", c.output_gate = "swish", c.qk_norm = "l2";
+  c.negative_eigenvalues = true, c.gate_rank = 3, c.gate_divisor = 2, c.features = 7;
+  c.decay_schedule = "lightning", c.attn_heads = 4, c.attn_head_dim = 6, c.kv_heads = 2;
+  c.qkv_bias = true, c.rope_theta = 1e4, c.window = 9, c.sinks = 1, c.sparse_pattern = "fixed";
+  c.sparse_stride = 5, c.sparse_summary = 2, c.lsh_rounds = 1, c.lsh_buckets = 4, c.lsh_chunk = 6;
+  c.lsh_seed = 8, c.feature_seed = 9;
   c.classes = 2, c.class_names = {"cat", "dog"};
   const Json json = ToJson(c);
-  EXPECT_EQ(json.size(), 26u);
+  EXPECT_EQ(json.size(), 51u);
   EXPECT_EQ(ToJson(ConfigFromJson(Json::parse(json.dump()))), json);
 }
 
@@ -97,6 +104,50 @@ TEST(ConfigTest, JsonIsStrict) {
   EXPECT_THAT(MessageOf([] { ConfigFromJson(Json::array()); }), HasSubstr("JSON object"));
 }
 
+// Old files have none of the keys that came later.
+TEST(ConfigTest, AbsentKeysKeepTheirDefaults) {
+  Json json = ToJson(NamedConfig("mnist"));
+  for (const char* key : {"block", "conv_size", "output_gate", "qk_norm", "window", "features"})
+    json.erase(key);
+  EXPECT_EQ(ToJson(ConfigFromJson(json)), ToJson(NamedConfig("mnist")));
+}
+
+TEST(ConfigTest, ShortFormsOfMixersAreRepeatedToFillTheLayers) {
+  using Names = std::vector<std::string>;
+  EXPECT_EQ(ExpandMixers("linear", 2), (Names{"linear", "linear"}));
+  EXPECT_EQ(ExpandMixers("linear,softmax", 3), (Names{"linear", "softmax", "linear"}));
+  EXPECT_EQ(ExpandMixers("3x linear + 1x softmax", 6),
+            (Names{"linear", "linear", "linear", "softmax", "linear", "linear"}));
+  EXPECT_EQ(ExpandMixers(" 2 x linear+softmax ", 3), (Names{"linear", "linear", "softmax"}));
+  const auto message = [](const char* text) { return MessageOf([&] { ExpandMixers(text, 4); }); };
+  EXPECT_THAT(message("linear,,softmax"), HasSubstr("one of them is empty (in 'linear,,softmax')"));
+  EXPECT_THAT(message(""), HasSubstr("one of them is empty (in '')"));
+  EXPECT_THAT(message("3x"), HasSubstr("is empty (in '3x')"));
+  EXPECT_THAT(message("3 linear"), HasSubstr("followed by x, as in '3x linear', but '3 linear'"));
+  EXPECT_THAT(message("0x linear"), HasSubstr("from 1 to 4096, but '0x linear' is not"));
+  EXPECT_THAT(message("99999999999999999999x linear"), HasSubstr("from 1 to 4096"));
+  EXPECT_THAT(message("3x linaer + 1x softmax"), HasSubstr("but is 'linaer'"));
+}
+
+TEST(ConfigTest, ModernBlocksHaveGatesOfThreeMatricesAndNoBiases) {
+  ModelConfig c = NamedConfig("fashion-small", "linear,softmax");
+  c.block = "modern", c.kv_heads = 2, c.qkv_bias = true;
+  CheckConfig(c);
+  std::vector<std::string> names;
+  for (const ParameterSpec& spec : Parameters(c)) {
+    if (spec.name.starts_with("layers.0.")) names.push_back(spec.name.substr(9));
+    if (spec.name == "layers.1.attn.k_proj.bias") {
+      EXPECT_EQ(spec.shape[0], 2 * 32);
+    }
+  }
+  EXPECT_THAT(names,
+              ::testing::ElementsAre(
+                  "attn_norm.weight", "mlp_norm.weight", "attn.q_proj.weight", "attn.k_proj.weight",
+                  "attn.v_proj.weight", "attn.o_proj.weight", "attn.q_conv1d.weight",
+                  "attn.k_conv1d.weight", "attn.v_conv1d.weight", "attn.o_norm.weight",
+                  "mlp.gate_proj.weight", "mlp.up_proj.weight", "mlp.down_proj.weight"));
+}
+
 TEST(ConfigTest, WrongValuesAreNamed) {
   const auto with = [](const std::function<void(ModelConfig&)>& change) {
     ModelConfig c = NamedConfig("mnist");
@@ -113,6 +164,19 @@ TEST(ConfigTest, WrongValuesAreNamed) {
   EXPECT_THAT(with([](auto& c) { c.dropout = 1; }), HasSubstr("dropout"));
   EXPECT_THAT(with([](auto& c) { c.task = "text"; }), HasSubstr("position"));
   EXPECT_THAT(with([](auto& c) { c.vocab = 255; }), HasSubstr("vocab must be 256"));
+  EXPECT_THAT(with([](auto& c) { c.block = "new"; }), HasSubstr("block must be one of classic"));
+  EXPECT_THAT(with([](auto& c) { c.block = "modern", c.pre_norm = false; }), HasSubstr("pre_norm"));
+  EXPECT_THAT(with([](auto& c) { c.conv_size = 65; }), HasSubstr("conv_size"));
+  EXPECT_THAT(with([](auto& c) { c.conv_size = 4, c.causal = false; }), HasSubstr("encoder"));
+  EXPECT_THAT(with([](auto& c) { c.output_gate = "tanh"; }), HasSubstr("auto, none, swish"));
+  EXPECT_THAT(with([](auto& c) { c.mixers[2] = "mamba"; }), HasSubstr("'mamba'"));
+  EXPECT_THAT(with([](auto& c) { c.mixers[2] = "softmax", c.value_heads = 16; }),
+              HasSubstr("layer 2: softmax must have as many value heads as heads = 8, but"));
+  EXPECT_THAT(with([](auto& c) { c.mixers[2] = "softmax", c.kv_heads = 3; }),
+              HasSubstr("layer 2: kv_heads must divide the 8 heads of softmax, but is 3"));
+  EXPECT_THAT(
+      with([](auto& c) { c.mixers[2] = "softmax", c.rope_theta = 1e4, c.attn_head_dim = 5; }),
+      HasSubstr("even head dimension"));
 }
 
 }  // namespace

@@ -8,7 +8,7 @@
 
 #include "base/array.h"
 #include "base/safetensors.h"
-#include "model/config.h"
+#include "model/parameters.h"
 
 namespace linattn {
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "model/parameters.h"
 #include "nn/modules.h"
 
 namespace linattn {

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "base/error.h"
+#include "model/parameters.h"
 #include "nn/loss.h"
 #include "ops/gradcheck.h"
 

@@ -22,12 +22,6 @@ int64_t QkvWidth(const ModelConfig& c) {
 }
 int64_t ValueWidth(const ModelConfig& c) { return c.value_heads * c.value_dim; }
 
-int64_t SizeOf(const ParameterSpec& spec) {
-  int64_t size = 1;
-  for (const int64_t extent : spec.shape) size *= extent;
-  return size;
-}
-
 struct Norm {
   std::vector<float> weight, bias;
   float eps = 0;
@@ -68,9 +62,6 @@ Layer MakeLayer(const ModelConfig& c, const PackedModel::Tensors& tensors, int64
   const std::string at = fmt::format("layers.{}.", i), attn = at + "attn.";
   Layer layer;
   layer.mixer = &MixerByName(c.mixers[i]);
-  Check(layer.mixer->family == Family::kState || c.heads == c.value_heads, "model",
-        "layer {}: {} must have as many value heads as heads = {}, but has {}", i, c.mixers[i],
-        c.heads, c.value_heads);
   layer.attn_norm = MakeNorm(tensors, at + "attn_norm", c.norm_eps);
   layer.mlp_norm = MakeNorm(tensors, at + "mlp_norm", c.norm_eps);
   layer.qkv = MakeLinear(tensors, {attn + "q_proj", attn + "k_proj", attn + "v_proj"}, c.dim);
@@ -110,8 +101,8 @@ PackedModel::PackedModel(const ModelConfig& config, const Tensors& tensors) : co
   for (const ParameterSpec& spec : Parameters(config)) {
     const auto found = tensors.find(spec.name);
     Check(found != tensors.end(), "model", "tensor '{}' is missing", spec.name);
-    Check(static_cast<int64_t>(found->second.size()) == SizeOf(spec), "model",
-          "tensor '{}' must have {} elements, but has {}", spec.name, SizeOf(spec),
+    Check(static_cast<int64_t>(found->second.size()) == ElementsOf(spec), "model",
+          "tensor '{}' must have {} elements, but has {}", spec.name, ElementsOf(spec),
           found->second.size());
     fingerprint_ = Digest(fingerprint_, found->second.data(), found->second.size() * sizeof(float));
   }
@@ -244,21 +235,13 @@ PackedModel::HeadViews PackedModel::Views(Workspace& w, int64_t begin, int64_t B
           view(w.o.data() + begin * ValueWidth(c), ValueWidth(c), c.value_heads, c.value_dim)};
 }
 
-int64_t StateFloats(const ModelConfig& c, int64_t layer, int64_t capacity) {
-  MixerDims dims;
-  dims.B = dims.T = dims.S = dims.N = 1;
-  dims.H = c.heads, dims.HV = c.value_heads, dims.K = c.head_dim, dims.V = c.value_dim;
-  dims.F = FeatureMapByName(c.feature_map).Features(dims.K);
-  return MixerByName(c.mixers[layer]).state_floats(dims, MixerOptions{}, capacity);
-}
-
 PackedModel::Tensors RandomTensors(const ModelConfig& config, uint64_t seed) {
   PackedModel::Tensors tensors;
   uint64_t stream = 0;
   for (const ParameterSpec& spec : Parameters(config)) {
     Random random(seed, stream++);
     std::vector<float>& data = tensors[spec.name];
-    data.resize(SizeOf(spec));
+    data.resize(ElementsOf(spec));
     const bool norm = spec.name.find("norm") != std::string::npos;
     if (norm && spec.name.ends_with("weight")) {
       std::fill(data.begin(), data.end(), 1.0f);

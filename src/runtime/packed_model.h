@@ -8,7 +8,8 @@
 #include <vector>
 
 #include "kernels/mixer.h"
-#include "model/config.h"
+#include "model/layer.h"
+#include "model/parameters.h"
 #include "runtime/float_buffer.h"
 
 namespace linattn {
@@ -28,10 +29,6 @@ struct Workspace {
 
 // Weights of an untrained model: what benchmarks run.
 std::map<std::string, std::vector<float>> RandomTensors(const ModelConfig& config, uint64_t seed);
-
-// Floats of one sequence's state in a layer, with room for `capacity` tokens (which only caches
-// need).
-int64_t StateFloats(const ModelConfig& config, int64_t layer, int64_t capacity);
 
 // A model's weights, packed once for the matrix kernels. Immutable: any number of threads and
 // sessions may share one. A token's numbers depend neither on the rows that pass with it nor on the

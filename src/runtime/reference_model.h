@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/random.h"
-#include "model/config.h"
+#include "model/parameters.h"
 #include "runtime/packed_model.h"
 
 // For tests: the model by its definition (model/config.h), in float64 and plain loops, with nothing

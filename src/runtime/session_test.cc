@@ -334,7 +334,7 @@ TEST(PackedModelTest, WrongTensorsAndMixersAreNamed) {
   unknown.value_heads = 4;
   tensors = reference::DenseTensors(unknown, 1);
   EXPECT_THAT(MessageOf([&] { PackedModel(unknown, tensors); }),
-              HasSubstr("layer 1: softmax must have as many value heads as heads = 2, but has 4"));
+              HasSubstr("layer 1: softmax must have as many value heads as heads = 2, but value_heads is 4"));
   tensors.erase("norm.bias");
   EXPECT_THAT(MessageOf([&] { PackedModel(unknown, tensors); }),
               HasSubstr("tensor 'norm.bias' is missing"));

@@ -57,8 +57,9 @@ void CheckRunConfig(const RunConfig& config);
 
 // From the defaults (fashion-small), then the TOML file `path` ("" for none), then `sets`, each
 // "train.lr=1e-3" with a TOML value (quotes may be left out). [model] takes ModelConfig's keys and
-// `base` (a name that NamedConfig knows, or "none"), `mixer` (every layer's; "a,b" cycles through
-// the layers) and `layers`. Unknown keys are Errors that name the nearest known ones.
+// `base` (a name that NamedConfig knows, or "none"), `mixer` (as ExpandMixers reads it: "a,b"
+// cycles through the layers, as does "3x a + 1x b") and `layers`. Unknown keys are Errors that name
+// the nearest known ones.
 RunConfig ResolveConfig(const std::string& path, const std::vector<std::string>& sets);
 
 nlohmann::json ToJson(const RunConfig& config);
