@@ -34,6 +34,15 @@ struct Policy {
   static constexpr bool kNormalised = normalised;
 };
 
+// run(Policy) for the policy of this call.
+template <class Run>
+void WithPolicy(const ChunkCall& call, const Run& run) {
+  if (call.mixer.normalised && call.in.options.normalise)
+    run(Policy<Decay::kNone, Write::kAdd, true>());
+  else
+    run(Policy<Decay::kNone, Write::kAdd, false>());
+}
+
 struct HeadTask {
   const ChunkCall& call;
   const TokenList &queries, &keys;
@@ -160,10 +169,20 @@ inline int64_t LastChunk(int64_t length, int64_t C) {
 }
 
 // y [n,F] = phi of tokens [begin, begin + n); raw [n,K] keeps what phi was applied to.
-inline void LoadFeatures(const ChunkCall& call, const TokenRows& rows, int64_t begin, int64_t n,
+inline void LoadFeatures(const FeatureMap& phi, const TokenRows& rows, int64_t begin, int64_t n,
                          float* raw, float* y) {
   LoadRows(rows, begin, n, raw);
-  call.phi.Forward(raw, n, call.shape.K, y);
+  phi.Forward(raw, n, rows.array.shape[3], y);
+}
+
+// Q [n,F] = scale phi(q), K [n,F] = phi(k); raw [n,K] as LoadFeatures leaves it.
+inline void LoadQueries(const HeadTask& task, const ForwardScratch& w, int64_t begin, int64_t n) {
+  const ChunkCall& call = task.call;
+  LoadFeatures(call.phi, task.Q(call.in.q), begin, n, w.raw, w.Q);
+  if (call.scale != 1) Scale(call.scale, w.Q, n * call.shape.F);
+}
+inline void LoadKeys(const HeadTask& task, const ForwardScratch& w, int64_t begin, int64_t n) {
+  LoadFeatures(task.call.key_phi, task.K(task.call.in.k), begin, n, w.raw, w.K);
 }
 
 // Rows [i0, i1) of a lower triangle in [C,C] blocks are computed to column `columns(i1)` only.

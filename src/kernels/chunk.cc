@@ -1,5 +1,7 @@
 #include "kernels/chunk.h"
 
+#include <cmath>
+
 namespace linattn {
 
 namespace {
@@ -17,11 +19,61 @@ int64_t HeadsPerTask(const MixerDims& d, int threads) {
   return 1;
 }
 
+int64_t CeilDivide(int64_t n, int64_t by) { return (n + by - 1) / by; }
+
 }  // namespace
 
-ChunkShape ShapeOfChunks(const MixerDims& d, int threads) {
-  return {
-      .C = 16, .K = d.K, .F = d.F, .V = d.V, .G = d.HV / d.H, .heads = HeadsPerTask(d, threads)};
+ChunkShape ShapeOfChunks(const Mixer& mixer, const MixerDims& d, int threads) {
+  ChunkShape s{.C = 16, .K = d.K, .F = d.F, .V = d.V, .G = d.HV / d.H};
+  s.heads = HeadsPerTask(d, threads);
+  s.D = mixer.decay == Decay::kNone ? 0 : mixer.decay == Decay::kScalar ? 1 : d.F;
+  s.delta = mixer.write == Write::kDelta;
+  if (s.D > 0 || s.delta) {
+    const int64_t chunks = std::max<int64_t>(1, CeilDivide(d.T, s.C));
+    s.kept = static_cast<int64_t>(std::ceil(std::sqrt(static_cast<double>(chunks))));
+    s.segments = CeilDivide(chunks, s.kept);
+  }
+  return s;
+}
+
+bool ChunkHas(const Mixer& mixer) {
+  return mixer.decay == Decay::kNone && mixer.write == Write::kAdd;
+}
+
+ForwardScratch::ForwardScratch(const ChunkShape& s, Pieces& p) {
+  const int64_t decay = s.D > 0, delta = s.delta;  // 0: no floats of these
+  raw = p.Take(s.C * s.K);
+  Q = p.Take(s.C * s.F), K = p.Take(s.C * s.F), KT = p.Take(s.F * s.C);
+  V = p.Take(s.C * s.V), O = p.Take(s.C * s.V), den = p.Take(s.C);
+  A = p.Take(s.C * s.C), B = p.Take(delta * s.C * s.C);
+  a = p.Take(s.C * s.D), enter = p.Take(s.C * s.D), leave = p.Take(s.C * s.D);
+  pass = p.Take(s.D), M = p.Take(decay * s.C * s.C);
+  DQ = p.Take(decay * s.C * s.F), DK = p.Take(decay * s.C * s.F);
+  DA = p.Take(decay * s.C * s.C), DB = p.Take(decay * delta * s.C * s.C);
+  NK = p.Take(delta * s.C * s.F), beta = p.Take(delta * s.C);
+  E = p.Take(delta * s.C * s.V), U = p.Take(delta * s.C * s.V);
+  S = p.Take(s.states()), z = p.Take(s.heads * s.G * s.F);
+}
+
+BackwardScratch::BackwardScratch(const ChunkShape& s, Pieces& p) : ForwardScratch(s, p) {
+  const int64_t keeps = s.kept > 0, delta = s.delta;
+  VT = p.Take(s.V * s.C), dN = p.Take(s.C * s.V), dd = p.Take(s.C), dd_sum = p.Take(s.C);
+  dA = p.Take(s.C * s.C), dB = p.Take(delta * s.C * s.C), l_sum = p.Take(s.F);
+  dF = p.Take(s.C * s.F), dFT = p.Take(s.F * 2 * s.C);
+  dX = p.Take(s.C * s.K), dV = p.Take(s.C * s.V);
+  ST = p.Take((1 - keeps) * s.states()), L = p.Take(s.states()), l = p.Take(s.heads * s.G * s.F);
+  dNT = p.Take(keeps * s.V * 2 * s.C), dK = p.Take(keeps * s.C * s.F);
+  dD = p.Take(keeps * s.C * s.F);
+  d_enter = p.Take(s.C * s.D), d_leave = p.Take(s.C * s.D), d_pass = p.Take(s.D);
+  dg = p.Take(s.C * s.D), d_beta = p.Take(delta * s.C);
+  segment = p.Take(s.segments * s.states()), chunk = p.Take(s.kept * s.states());
+}
+
+int64_t ScratchFloats(const ChunkShape& shape) {
+  Pieces forward(nullptr), backward(nullptr);
+  ForwardScratch{shape, forward};
+  BackwardScratch{shape, backward};
+  return std::max(forward.used(), backward.used());
 }
 
 }  // namespace linattn

@@ -8,22 +8,30 @@
 #include "kernels/mixer.h"
 #include "kernels/scratch.h"
 
-// Sizes and scratch of the chunkwise state mixers; the part that does not depend on the SIMD
-// target.
+// The chunkwise forward and backward of the state mixers, one algorithm over the policies decay,
+// write and normaliser (docs/mixers.md derives it). Here: sizes, scratch and entry points; what
+// does not depend on the SIMD target.
 namespace linattn {
 
-// C tokens a chunk, G value heads a key head, `heads` key heads a task; the rest as in MixerDims.
+// C tokens a chunk, G value heads a key head, `heads` key heads a task, D floats of a token's decay
+// (0, 1 or F); the rest as in MixerDims. Where decays or the delta rule need the state before each
+// chunk, backward keeps it before `segments` chunks, `kept` chunks apart, and before each chunk of
+// one such segment at a time: about 2 sqrt(T/C) states; both are 0 where it needs none.
 struct ChunkShape {
-  int64_t C = 0, K = 0, F = 0, V = 0, G = 0, heads = 0;
+  int64_t C = 0, K = 0, F = 0, V = 0, G = 0, heads = 0, D = 0;
+  bool delta = false;
+  int64_t kept = 0, segments = 0;
+  int64_t states() const { return heads * G * F * V; }  // floats of a task's states
 };
-ChunkShape ShapeOfChunks(const MixerDims& dims, int threads);
+ChunkShape ShapeOfChunks(const Mixer& mixer, const MixerDims& dims, int threads);
 
 // One call of a mixer's fast functions, checked. eps and scale (on phi(q)) have their defaults
 // filled in.
 struct ChunkCall {
+  const Mixer& mixer;
   const MixerInputs& in;
   const MixerOutputs& out;
-  const FeatureMap& phi;
+  const FeatureMap &phi, &key_phi;  // of q, of k
   float scale, eps;
   ChunkShape shape;
 };
@@ -34,22 +42,29 @@ struct ThreadScratch {
   float* Of(int thread) const { return block + thread * floats; }
 };
 
+// True if the fast functions below know the policies of this mixer.
+bool ChunkHas(const Mixer& mixer);
+
+// o, norm, ST, zT of the tokens that `sequences` lists; not those of masked tokens, nor zT where
+// the call does not normalise. Not causal only without decay and delta rule.
+void ChunkForward(const ChunkCall& call, const Sequences& sequences, ThreadScratch scratch);
+// The gradients that `grad` asks for, of the same tokens. Reads o and norm of a normalised call.
+void ChunkBackward(const ChunkCall& call, const Sequences& sequences, const MixerGradients& grad,
+                   ThreadScratch scratch);
+// Floats of scratch that one thread needs, forward or backward.
+int64_t ScratchFloats(const ChunkShape& shape);
+
 // Scratch of one task, forward. Letters as in docs/symbols.md; T marks a transpose. The states are
-// those of all the task's key heads; Of(i) is head i's share.
+// those of all the task's key heads; Of(i) is head i's share. D* are of one value head and carry
+// its decays; without decay they are not there.
 struct ForwardScratch {
-  float *raw, *Q, *K, *KT, *V, *O, *A, *den;  // [C,K] [C,F] [C,F] [F,C] [C,V] [C,V] [C,C] [C]
-  float *S, *z;                               // [heads,G,F,V] [heads,G,F]
-  ForwardScratch(const ChunkShape& s, Pieces& p)
-      : raw(p.Take(s.C * s.K)),
-        Q(p.Take(s.C * s.F)),
-        K(p.Take(s.C * s.F)),
-        KT(p.Take(s.F * s.C)),
-        V(p.Take(s.C * s.V)),
-        O(p.Take(s.C * s.V)),
-        A(p.Take(s.C * s.C)),
-        den(p.Take(s.C)),
-        S(p.Take(s.heads * s.G * s.F * s.V)),
-        z(p.Take(s.heads * s.G * s.F)) {}
+  float *raw, *Q, *K, *KT, *V, *O, *den;  // [C,K] [C,F] [C,F] [F,C] [C,V] [C,V] [C]
+  float *A, *B;                           // [C,C] tril(Q K^T), [C,C] tril(K K^T)
+  float *a, *enter, *leave, *pass, *M;    // [C,D] [C,D] [C,D] [D] [C,C]: see decay-inl.h
+  float *DQ, *DK, *DA, *DB;               // [C,F] [C,F] [C,C] [C,C]
+  float *NK, *beta, *E, *U;               // [C,F] [C] [C,V] [C,V]: see delta-inl.h
+  float *S, *z;                           // [heads,G,F,V] [heads,G,F]
+  ForwardScratch(const ChunkShape& s, Pieces& p);
 
   ForwardScratch Of(const ChunkShape& s, int64_t i) const {
     ForwardScratch head = *this;
@@ -58,51 +73,27 @@ struct ForwardScratch {
   }
 };
 
-// Scratch of one task, backward. L, l are the gradients of the state and of z.
-struct BackwardScratch {
-  float *raw, *Q, *K, *KT, *V, *VT;  // [C,K] [C,F] [C,F] [F,C] [C,V] [V,C]
-  float *O, *dN, *dd, *dd_sum;       // [C,V] [C,V] [C] [C]
-  float *A, *dA, *l_sum;             // [C,C] [C,C] [F]
-  float *dF, *dFT, *dX, *dV;         // [C,F] [F,C] [C,K] [C,V]: of phi(q) or phi(k), and of q or k
-  float *ST, *L, *z, *l;             // [heads,G,V,F] [heads,G,F,V] [heads,G,F] [heads,G,F]
-  BackwardScratch(const ChunkShape& s, Pieces& p)
-      : raw(p.Take(s.C * s.K)),
-        Q(p.Take(s.C * s.F)),
-        K(p.Take(s.C * s.F)),
-        KT(p.Take(s.F * s.C)),
-        V(p.Take(s.C * s.V)),
-        VT(p.Take(s.V * s.C)),
-        O(p.Take(s.C * s.V)),
-        dN(p.Take(s.C * s.V)),
-        dd(p.Take(s.C)),
-        dd_sum(p.Take(s.C)),
-        A(p.Take(s.C * s.C)),
-        dA(p.Take(s.C * s.C)),
-        l_sum(p.Take(s.F)),
-        dF(p.Take(s.C * s.F)),
-        dFT(p.Take(s.F * s.C)),
-        dX(p.Take(s.C * s.K)),
-        dV(p.Take(s.C * s.V)),
-        ST(p.Take(s.heads * s.G * s.V * s.F)),
-        L(p.Take(s.heads * s.G * s.F * s.V)),
-        z(p.Take(s.heads * s.G * s.F)),
-        l(p.Take(s.heads * s.G * s.F)) {}
+// Scratch of one task, backward, around what it recomputes of the forward. L, l are the gradients
+// of the state and of z.
+struct BackwardScratch : ForwardScratch {
+  float *VT, *dN, *dd, *dd_sum;  // [V,C] [C,V] [C] [C]
+  float *dA, *dB, *l_sum;        // [C,C] [C,C] [F]
+  float *dF, *dFT, *dX, *dV;     // [C,F] [F,2C] [C,K] [C,V]: of phi(q) or phi(k), and of q or k
+  float *ST, *L, *l;             // [heads,G,V,F] [heads,G,F,V] [heads,G,F]
+  float *dNT, *dK, *dD;          // [V,2C] [C,F] [C,F]
+  float *d_enter, *d_leave, *d_pass, *dg;  // [C,D] [C,D] [D] [C,D]
+  float* d_beta;                           // [C]
+  float *segment, *chunk;                  // [segments] and [kept] states [heads,G,F,V]
+  BackwardScratch(const ChunkShape& s, Pieces& p);
 
   BackwardScratch Of(const ChunkShape& s, int64_t i) const {
     BackwardScratch head = *this;
     const int64_t state = i * s.G * s.F * s.V, normaliser = i * s.G * s.F;
-    head.ST += state, head.L += state, head.z += normaliser, head.l += normaliser;
+    head.S += state, head.ST += state, head.L += state;
+    head.z += normaliser, head.l += normaliser;
     return head;
   }
 };
-
-// Floats of scratch that one thread needs, forward or backward.
-inline int64_t ScratchFloats(const ChunkShape& shape) {
-  Pieces forward(nullptr), backward(nullptr);
-  ForwardScratch{shape, forward};
-  BackwardScratch{shape, backward};
-  return std::max(forward.used(), backward.used());
-}
 
 // One token of one value head: phi(q), phi(k) [F]; v, o [V]; the head's part of the state block, S
 // [F,V] and z [F].

@@ -55,7 +55,8 @@ inline void LoadStateGradients(const HeadTask& task, const MixerGradients& grad,
 template <class P>
 void LoadOutputGradients(const HeadTask& task, const MixerGradients& grad, const BackwardScratch& w,
                          int64_t begin, int64_t n, int64_t g) {
-  const auto& [in, out, phi, scale, eps, s] = task.call;
+  const MixerOutputs& out = task.call.out;
+  const ChunkShape& s = task.call.shape;
   std::fill_n(w.dd, n, 0.0f);
   if (!grad.d_o.present()) {
     std::fill_n(w.dN, n * s.V, 0.0f);
@@ -68,7 +69,7 @@ void LoadOutputGradients(const HeadTask& task, const MixerGradients& grad, const
       const float den =
           *out.norm.At<float>(task.queries.row, task.queries[begin + i], task.value_head(g));
       float* dN = w.dN + i * s.V;
-      Scale(den != 0 ? 1 / den : 0.0f, dN, s.V);
+      Scale(InverseNormaliser(den), dN, s.V);
       w.dd[i] = -Dot(dN, w.O + i * s.V, s.V);
     }
   }
@@ -76,9 +77,10 @@ void LoadOutputGradients(const HeadTask& task, const MixerGradients& grad, const
 
 // Turns dF [n,F], the gradient of phi(x), into that of x and writes it. raw and y as LoadFeatures
 // left them.
-inline void StoreFeatureGradients(const HeadTask& task, const BackwardScratch& w, const float* y,
-                                  const TokenRows& to, int64_t begin, int64_t n) {
-  task.call.phi.Backward(w.raw, y, w.dF, n, task.call.shape.K, w.dX);
+inline void StoreFeatureGradients(const HeadTask& task, const FeatureMap& phi,
+                                  const BackwardScratch& w, const float* y, const TokenRows& to,
+                                  int64_t begin, int64_t n) {
+  phi.Backward(w.raw, y, w.dF, n, task.call.shape.K, w.dX);
   StoreRows(to, begin, n, w.dX);
 }
 
@@ -139,13 +141,6 @@ void SumNormaliserGradients(const ChunkShape& s, const BackwardScratch& w) {
   }
 }
 
-inline void LoadScaledQueries(const HeadTask& task, const BackwardScratch& w, int64_t begin,
-                              int64_t n) {
-  const ChunkCall& call = task.call;
-  LoadFeatures(call, task.Q(call.in.q), begin, n, w.raw, w.Q);
-  if (call.scale != 1) Scale(call.scale, w.Q, n * call.shape.F);
-}
-
 inline void LoadValues(const HeadTask& task, const BackwardScratch& w, int64_t begin, int64_t n,
                        int64_t g) {
   const ChunkShape& s = task.call.shape;
@@ -160,7 +155,7 @@ void ForwardSweepChunk(const HeadTask& task, const MixerGradients& grad, const B
   const ChunkCall& call = task.call;
   const ChunkShape& s = call.shape;
   const int64_t n = std::min(s.C, task.queries.length - begin);
-  LoadFeatures(call, task.K(call.in.k), begin, n, w.raw, w.K);
+  LoadKeys(task, w, begin, n);
   for (int64_t g = 0; g < s.G; ++g) {
     LoadValues(task, w, begin, n, g);
     LoadOutputGradients<P>(task, grad, w, begin, n, g);
@@ -176,8 +171,8 @@ void ForwardSweepChunk(const HeadTask& task, const MixerGradients& grad, const B
   LowerTimes(n, s.F, w.dA, s.C, w.K, {w.dF, s.F, true});
   PrefetchRows(task.Q(call.in.q), begin + s.C, s.C);
   if (call.scale != 1) Scale(call.scale, w.dF, n * s.F);
-  LoadFeatures(call, task.Q(call.in.q), begin, n, w.raw, w.Q);
-  StoreFeatureGradients(task, w, w.Q, task.Q(grad.d_q), begin, n);
+  LoadFeatures(call.phi, task.Q(call.in.q), begin, n, w.raw, w.Q);
+  StoreFeatureGradients(task, call.phi, w, w.Q, task.Q(grad.d_q), begin, n);
 }
 
 // Backward in time, causal: d_k, d_v, and L, l down to d_S0, d_z0.
@@ -187,8 +182,8 @@ void BackwardSweepChunk(const HeadTask& task, const MixerGradients& grad, const 
   const ChunkCall& call = task.call;
   const ChunkShape& s = call.shape;
   const int64_t n = std::min(s.C, task.keys.length - begin);
-  LoadScaledQueries(task, w, begin, n);
-  LoadFeatures(call, task.K(call.in.k), begin, n, w.raw, w.K);
+  LoadQueries(task, w, begin, n);
+  LoadKeys(task, w, begin, n);
   Transpose({w.K, n, s.F, s.F}, w.KT, s.C);
   LowerProduct(n, s.F, w.Q, w.KT, s.C, w.A);
   MaskUpper(n, s.C, nullptr, w.A);
@@ -210,7 +205,7 @@ void BackwardSweepChunk(const HeadTask& task, const MixerGradients& grad, const 
   Gemm({s.F, n, n}, {w.Q, 1, s.F}, {w.dA, s.C}, {w.dFT, s.C, true});
   PrefetchRows(task.K(call.in.k), begin - s.C, s.C);
   FinishKeyGradient<P>(s, w, n);
-  StoreFeatureGradients(task, w, w.K, task.K(grad.d_k), begin, n);
+  StoreFeatureGradients(task, call.key_phi, w, w.K, task.K(grad.d_k), begin, n);
 }
 
 // Not causal, first: the state that every query read.
@@ -219,7 +214,7 @@ void RebuildChunk(const HeadTask& task, const MixerGradients&, const BackwardScr
                   int64_t begin) {
   const ChunkCall& call = task.call;
   const int64_t n = std::min(call.shape.C, task.keys.length - begin);
-  LoadFeatures(call, task.K(call.in.k), begin, n, w.raw, w.K);
+  LoadKeys(task, w, begin, n);
   for (int64_t g = 0; g < call.shape.G; ++g) {
     LoadRows(task.V(call.in.v, g), begin, n, w.V);
     WriteTransposedState<P>(call.shape, w, n, g);
@@ -233,7 +228,7 @@ void QueryGradientChunk(const HeadTask& task, const MixerGradients& grad, const 
   const ChunkCall& call = task.call;
   const ChunkShape& s = call.shape;
   const int64_t n = std::min(s.C, task.queries.length - begin);
-  LoadScaledQueries(task, w, begin, n);
+  LoadQueries(task, w, begin, n);
   for (int64_t g = 0; g < s.G; ++g) {
     LoadOutputGradients<P>(task, grad, w, begin, n, g);
     AddQueryGradient<P>(s, w, n, g);
@@ -243,7 +238,7 @@ void QueryGradientChunk(const HeadTask& task, const MixerGradients& grad, const 
     Scale(call.scale, w.dF, n * s.F);
     call.phi.Forward(w.raw, n, s.K, w.Q);  // without the scale
   }
-  StoreFeatureGradients(task, w, w.Q, task.Q(grad.d_q), begin, n);
+  StoreFeatureGradients(task, call.phi, w, w.Q, task.Q(grad.d_q), begin, n);
 }
 
 // Last: d_k and d_v.
@@ -253,7 +248,7 @@ void KeyGradientChunk(const HeadTask& task, const MixerGradients& grad, const Ba
   const ChunkCall& call = task.call;
   const ChunkShape& s = call.shape;
   const int64_t n = std::min(s.C, task.keys.length - begin);
-  LoadFeatures(call, task.K(call.in.k), begin, n, w.raw, w.K);
+  LoadKeys(task, w, begin, n);
   SumNormaliserGradients<P>(s, w);
   for (int64_t g = 0; g < s.G; ++g) {
     LoadValues(task, w, begin, n, g);
@@ -261,7 +256,7 @@ void KeyGradientChunk(const HeadTask& task, const MixerGradients& grad, const Ba
     StoreRows(task.V(grad.d_v, g), begin, n, w.dV);
   }
   FinishKeyGradient<P>(s, w, n);
-  StoreFeatureGradients(task, w, w.K, task.K(grad.d_k), begin, n);
+  StoreFeatureGradients(task, call.key_phi, w, w.K, task.K(grad.d_k), begin, n);
 }
 
 template <class P>

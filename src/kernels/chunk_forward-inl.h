@@ -8,6 +8,7 @@
 #endif
 
 #include "kernels/chunk-inl.h"
+#include "kernels/normaliser.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace linattn {
@@ -16,8 +17,9 @@ namespace HWY_NAMESPACE {
 // S and z of the task's value heads: from S0, z0, or zero.
 template <class P>
 void LoadStates(const HeadTask& task, const ForwardScratch& w) {
+  const MixerInputs& in = task.call.in;
+  const ChunkShape& s = task.call.shape;
   float* S = w.S;
-  const auto& [in, out, phi, scale, eps, s] = task.call;
   for (int64_t g = 0; g < s.G; ++g) {
     const int64_t head = task.value_head(g);
     for (int64_t f = 0; f < s.F; ++f, S += s.V) {
@@ -85,20 +87,15 @@ HWY_INLINE void ReadNormaliser(const ChunkCall& call, const ForwardScratch& w, c
 template <class P>
 void StoreOutputs(const HeadTask& task, const ForwardScratch& w, int64_t begin, int64_t n,
                   int64_t g) {
-  const auto& [in, out, phi, scale, eps, s] = task.call;
+  const ChunkShape& s = task.call.shape;
+  const Array& norm = task.call.out.norm;
   for (int64_t i = 0; i < n; ++i) {
     const float den = P::kNormalised ? w.den[i] : 1.0f;
-    if constexpr (P::kNormalised) Scale(den != 0 ? 1 / den : 0.0f, w.O + i * s.V, s.V);
-    if (out.norm.present())
-      *out.norm.At<float>(task.queries.row, task.queries[begin + i], task.value_head(g)) = den;
+    if constexpr (P::kNormalised) Scale(InverseNormaliser(den), w.O + i * s.V, s.V);
+    if (norm.present())
+      *norm.At<float>(task.queries.row, task.queries[begin + i], task.value_head(g)) = den;
   }
-  StoreRows(task.O(out.o, g), begin, n, w.O);
-}
-
-inline void LoadQueries(const HeadTask& task, const ForwardScratch& w, int64_t begin, int64_t n) {
-  const ChunkCall& call = task.call;
-  LoadFeatures(call, task.Q(call.in.q), begin, n, w.raw, w.Q);
-  if (call.scale != 1) Scale(call.scale, w.Q, n * call.shape.F);
+  StoreRows(task.O(task.call.out.o, g), begin, n, w.O);
 }
 
 template <class P>
@@ -107,7 +104,7 @@ void CausalChunk(const HeadTask& task, const ForwardScratch& w, int64_t begin) {
   const ChunkShape& s = call.shape;
   const int64_t n = std::min(s.C, task.keys.length - begin);
   LoadQueries(task, w, begin, n);
-  LoadFeatures(call, task.K(call.in.k), begin, n, w.raw, w.K);
+  LoadKeys(task, w, begin, n);
   Transpose({w.K, n, s.F, s.F}, w.KT, s.C);
   LowerProduct(n, s.F, w.Q, w.KT, s.C, w.A);
   MaskUpper(n, s.C, nullptr, w.A);
@@ -130,7 +127,7 @@ template <class P>
 void KeyChunk(const HeadTask& task, const ForwardScratch& w, int64_t begin) {
   const ChunkCall& call = task.call;
   const int64_t n = std::min(call.shape.C, task.keys.length - begin);
-  LoadFeatures(call, task.K(call.in.k), begin, n, w.raw, w.K);
+  LoadKeys(task, w, begin, n);
   for (int64_t g = 0; g < call.shape.G; ++g) {
     LoadRows(task.V(call.in.v, g), begin, n, w.V);
     WriteState<P>(call.shape, w, n, g);

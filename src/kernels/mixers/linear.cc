@@ -11,30 +11,11 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
-#include "kernels/chunk_backward-inl.h"
-#include "kernels/chunk_forward-inl.h"
+#include "kernels/chunk-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace linattn {
 namespace HWY_NAMESPACE {
-
-using Normalised = Policy<Decay::kNone, Write::kAdd, true>;
-using Plain = Policy<Decay::kNone, Write::kAdd, false>;
-
-void LinearForward(const ChunkCall& call, const Sequences& sequences, ThreadScratch scratch) {
-  if (call.in.options.normalise)
-    ForwardTasks<Normalised>(call, sequences, scratch);
-  else
-    ForwardTasks<Plain>(call, sequences, scratch);
-}
-
-void LinearBackward(const ChunkCall& call, const Sequences& sequences, const MixerGradients& grad,
-                    ThreadScratch scratch) {
-  if (call.in.options.normalise)
-    BackwardTasks<Normalised>(call, sequences, grad, scratch);
-  else
-    BackwardTasks<Plain>(call, sequences, grad, scratch);
-}
 
 // kVectors columns of S [F,V]: S += k v^T and o = S^T q, in one pass. The last vector may be
 // partial.
@@ -89,12 +70,14 @@ HWY_AFTER_NAMESPACE();
 namespace linattn {
 namespace {
 
-HWY_EXPORT(LinearForward);
-HWY_EXPORT(LinearBackward);
 HWY_EXPORT(LinearStep);
 
 const FeatureMap& Phi(const MixerOptions& options) {
   return options.feature_map ? *options.feature_map : FeatureMapByName("elu1");
+}
+
+const FeatureMap& KeyPhi(const MixerOptions& options) {
+  return options.key_map ? *options.key_map : Phi(options);
 }
 
 float ScaleOf(const MixerOptions& options) {
@@ -104,12 +87,14 @@ float ScaleOf(const MixerOptions& options) {
 ChunkCall MakeCall(const MixerInputs& in, const MixerOutputs& out, const MixerDims& dims) {
   Check(in.q.dtype != DType::kF64, "linear",
         "q must be F32, BF16 or F16 here, but is F64 (the reference functions take it)");
-  return {in,
+  return {k_linear,
+          in,
           out,
           Phi(in.options),
+          KeyPhi(in.options),
           ScaleOf(in.options),
           static_cast<float>(in.options.eps),
-          ShapeOfChunks(dims, omp_get_max_threads())};
+          ShapeOfChunks(k_linear, dims, omp_get_max_threads())};
 }
 
 // to <- from, or zero: z (and its gradient) where it is not used.
@@ -121,7 +106,7 @@ void CopyOrZero(const Array& from, const Array& to) {
 }
 
 int64_t ScratchBytes(const MixerDims& dims, int threads) {
-  return ScratchFloats(ShapeOfChunks(dims, threads)) * threads *
+  return ScratchFloats(ShapeOfChunks(k_linear, dims, threads)) * threads *
          static_cast<int64_t>(sizeof(float));
 }
 
@@ -130,8 +115,7 @@ void Forward(const MixerInputs& in, const MixerOutputs& out, void* scratch) {
   CheckOutputs(k_linear, dims, out);
   const Sequences sequences = ResolveSegments(in, dims);
   const ChunkCall call = MakeCall(in, out, dims);
-  HWY_DYNAMIC_DISPATCH(LinearForward)
-  (call, sequences, {static_cast<float*>(scratch), ScratchFloats(call.shape)});
+  ChunkForward(call, sequences, {static_cast<float*>(scratch), ScratchFloats(call.shape)});
   if (!in.options.normalise) CopyOrZero(in.z0, out.zT);
   ZeroTokens(out.o, sequences.masked_q);
   ZeroTokens(out.norm, sequences.masked_q);
@@ -146,8 +130,7 @@ void Backward(const MixerInputs& in, const MixerOutputs& out, const MixerGradien
         "norm must be what forward wrote, but is absent");
   const Sequences sequences = ResolveSegments(in, dims);
   const ChunkCall call = MakeCall(in, out, dims);
-  HWY_DYNAMIC_DISPATCH(LinearBackward)
-  (call, sequences, grad, {static_cast<float*>(scratch), ScratchFloats(call.shape)});
+  ChunkBackward(call, sequences, grad, {static_cast<float*>(scratch), ScratchFloats(call.shape)});
   if (!in.options.normalise) CopyOrZero(grad.d_zT, grad.d_z0);
   ZeroTokens(grad.d_q, sequences.masked_q);
   ZeroTokens(grad.d_k, sequences.masked_k);
@@ -165,7 +148,7 @@ void StepKeyHead(const StepInputs& in, const FeatureMap& phi, int64_t i, int64_t
   const int64_t K = in.q.shape[2], F = phi.Features(K), HV = in.v.shape[1], V = in.v.shape[2];
   const int64_t group = HV / in.q.shape[1];
   phi.Forward(in.q.At<float>(i, h), 1, K, q);
-  phi.Forward(in.k.At<float>(i, h), 1, K, k);
+  KeyPhi(in.options).Forward(in.k.At<float>(i, h), 1, K, k);
   for (int64_t j = h * group; j < (h + 1) * group; ++j) {
     const StepHead step{.F = F,
                         .V = V,
