@@ -43,6 +43,11 @@ HWY_INLINE void StorePartial(FloatVector v, float* HWY_RESTRICT p, int64_t n) {
 #endif
 }
 
+// max(x, 0); NaN stays NaN, which Max would drop.
+HWY_INLINE FloatVector Positive(FloatVector x) {
+  return hn::IfThenZeroElse(hn::Lt(x, hn::Zero(FloatTag())), x);
+}
+
 // body(load, store, i): `load(p)` and `store(v, p)` move the lanes of elements [i, i + kLanes) that
 // are < n.
 template <class Body>
