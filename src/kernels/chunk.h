@@ -95,13 +95,4 @@ struct BackwardScratch : ForwardScratch {
   }
 };
 
-// One token of one value head: phi(q), phi(k) [F]; v, o [V]; the head's part of the state block, S
-// [F,V] and z [F].
-struct StepHead {
-  int64_t F, V;
-  const float *q, *k, *v;
-  float *S, *z, *o;
-  float factor;  // scale
-};
-
 }  // namespace linattn

@@ -5,6 +5,8 @@
 #include <string>
 
 #include "base/error.h"
+#include "kernels/log_decay.h"
+#include "kernels/reference_fallback.h"
 
 namespace linattn {
 
@@ -14,11 +16,15 @@ namespace linattn {
 
 namespace {
 
-constexpr const Mixer* kMixers[] = {
-#define MIXER(name) &k_##name,
+// The registry; descriptors are constants, so that it can be read while the program starts.
+std::span<const Mixer* const> Registry() {
+  static const Mixer* const mixers[] = {
+#define MIXER(name) &Filled<k_##name>(),
 #include "kernels/mixers.inc"
 #undef MIXER
-};
+  };
+  return mixers;
+}
 
 bool IsFloat(DType dtype) {
   return dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16;
@@ -70,8 +76,15 @@ void CheckRank4(std::string_view mixer, std::string_view name, const Array& a,
 }
 
 int64_t Features(const Mixer& mixer, const MixerOptions& options, int64_t K) {
-  return mixer.family == Family::kState && options.feature_map ? options.feature_map->Features(K)
-                                                               : K;
+  if (mixer.family != Family::kState) return K;
+  const FeatureMap& map =
+      options.feature_map ? *options.feature_map : FeatureMapByName(mixer.feature_map);
+  const int64_t F = map.Features(K);
+  Check(!options.key_map || options.key_map->Features(K) == F, mixer.name,
+        "the maps of q and k must give as many features, but {} gives {} and {} gives {}",
+        map.name(), F, options.key_map ? options.key_map->name() : "",
+        options.key_map ? options.key_map->Features(K) : 0);
+  return F;
 }
 
 int64_t Count(const Mixer& mixer, const MixerInputs& in) {
@@ -90,6 +103,9 @@ void CheckLengths(const Mixer& mixer, const MixerInputs& in, const MixerDims& d)
         d.S);
   Check(!in.options.cross || !in.options.causal || continues, mixer.name,
         "cross-attention must not be causal, but options.causal is set (T={}, S={})", d.T, d.S);
+  Check(in.options.causal || !IsOrdered(mixer), mixer.name,
+        "the mixer must be causal (a decay and the delta rule need an order of the tokens), but "
+        "options.causal is not set");
 }
 
 void CheckHeads(const Mixer& mixer, const MixerDims& d) {
@@ -108,27 +124,27 @@ void CheckWindow(const Mixer& mixer, const MixerOptions& options) {
         options.window);
 }
 
-void CheckGates(const Mixer& mixer, const MixerInputs& in, const MixerDims& d,
-                const Checker& check) {
-  Check(in.g.present() == (mixer.decay != Decay::kNone), mixer.name, "g must be {}, but is {}",
+void CheckGates(const Mixer& mixer, const Array& g, const Array& beta) {
+  Check(g.present() == (mixer.decay != Decay::kNone), mixer.name, "g must be {}, but is {}",
         mixer.decay == Decay::kNone ? "absent (no decay)" : "given",
-        in.g.present() ? "given" : "absent");
-  Check(in.beta.present() == (mixer.write == Write::kDelta), mixer.name,
-        "beta must be {}, but is {}",
+        g.present() ? "given" : "absent");
+  Check(beta.present() == (mixer.write == Write::kDelta), mixer.name, "beta must be {}, but is {}",
         mixer.write == Write::kAdd ? "absent (no delta rule)" : "given",
-        in.beta.present() ? "given" : "absent");
-  if (mixer.decay == Decay::kScalar) check.Values("g", in.g, "B,T,HV", {d.B, d.T, d.HV});
-  if (mixer.decay == Decay::kPerChannel) check.Values("g", in.g, "B,T,HV,K", {d.B, d.T, d.HV, d.K});
-  if (mixer.write == Write::kDelta) check.Values("beta", in.beta, "B,T,HV", {d.B, d.T, d.HV});
+        beta.present() ? "given" : "absent");
 }
 
 }  // namespace
 
-std::span<const Mixer* const> AllMixers() { return kMixers; }
+bool IsOrdered(const Mixer& mixer) {
+  return mixer.family == Family::kState &&
+         (mixer.decay != Decay::kNone || mixer.write == Write::kDelta);
+}
+
+std::span<const Mixer* const> AllMixers() { return Registry(); }
 
 const Mixer& MixerByName(std::string_view name) {
   std::string known;
-  for (const Mixer* mixer : kMixers) {
+  for (const Mixer* mixer : Registry()) {
     if (mixer->name == name) return *mixer;
     known += fmt::format("{}{}", known.empty() ? "" : ", ", mixer->name);
   }
@@ -151,7 +167,11 @@ MixerDims CheckInputs(const Mixer& mixer, const MixerInputs& in) {
   check.Values("v", in.v, state ? "B,S,HV,V" : "B,S,HKV,V", {d.B, d.S, d.HV, d.V});
   CheckHeads(mixer, d);
   CheckLengths(mixer, in, d);
-  CheckGates(mixer, in, d, check);
+  CheckGates(mixer, in.g, in.beta);
+  if (mixer.decay == Decay::kScalar) check.Values("g", in.g, "B,T,HV", {d.B, d.T, d.HV});
+  if (mixer.decay == Decay::kPerChannel)
+    check.Values("g", in.g, d.F == d.K ? "B,T,HV,K" : "B,T,HV,F", {d.B, d.T, d.HV, d.F});
+  if (mixer.write == Write::kDelta) check.Values("beta", in.beta, "B,T,HV", {d.B, d.T, d.HV});
   CheckWindow(mixer, in.options);
   Check(in.options.eps >= 0, mixer.name, "eps must be at least 0, but is {}", in.options.eps);
   Check(state || (!in.S0.present() && !in.z0.present()), mixer.name,
@@ -206,6 +226,7 @@ void CheckStep(const Mixer& mixer, const StepInputs& in) {
   MixerDims d;
   d.N = in.q.shape[0], d.H = in.q.shape[1], d.K = in.q.shape[2];
   d.HV = in.v.shape[1], d.V = in.v.shape[2];
+  d.F = Features(mixer, in.options, d.K);
   CheckHeads(mixer, d);
   CheckWindow(mixer, in.options);
   const bool state = mixer.family == Family::kState;
@@ -214,9 +235,13 @@ void CheckStep(const Mixer& mixer, const StepInputs& in) {
   check.Shape("k", in.k, "n,HK,K", {d.N, state ? d.H : d.HV, d.K});
   check.Shape("v", in.v, "n,HV,V", {d.N, d.HV, d.V});
   check.Shape("o", in.o, "n,HO,V", {d.N, state ? d.HV : d.H, d.V});
-  if (mixer.decay == Decay::kScalar) check.Shape("g", in.g, "n,HV", {d.N, d.HV});
-  if (mixer.decay == Decay::kPerChannel) check.Shape("g", in.g, "n,HV,K", {d.N, d.HV, d.K});
-  if (mixer.write == Write::kDelta) check.Shape("beta", in.beta, "n,HV", {d.N, d.HV});
+  Check(in.options.eps >= 0, mixer.name, "eps must be at least 0, but is {}", in.options.eps);
+  CheckGates(mixer, in.g, in.beta);
+  if (mixer.decay == Decay::kScalar) check.State("g", in.g, "n,HV", {d.N, d.HV});
+  if (mixer.decay == Decay::kPerChannel)
+    check.State("g", in.g, d.F == d.K ? "n,HV,K" : "n,HV,F", {d.N, d.HV, d.F});
+  if (mixer.write == Write::kDelta) check.State("beta", in.beta, "n,HV", {d.N, d.HV});
+  CheckStepLogDecay(mixer.name, in.g);
 }
 
 }  // namespace linattn

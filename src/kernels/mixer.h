@@ -21,7 +21,7 @@ enum class Write { kAdd, kDelta };
 enum class SparsePattern : uint8_t { kStrided, kFixed };
 
 struct MixerOptions {
-  bool causal = true;
+  bool causal = true;                 // state mixers with a decay or the delta rule have no other order
   bool cross = false;                 // keys come from another sequence: S is free, not causal
   double scale = 0;                   // on q (after phi); 0 means the mixer's default (linear: 1, others K^-1/2)
   double eps = 1e-6;                  // added to the normaliser of normalised state mixers
@@ -59,7 +59,7 @@ struct MixerInputs {
   Array q;     // [B,T,H,K]    softmax: H query heads may be a multiple of the key heads (k, v have HKV)
   Array k;     // [B,S,H,K]
   Array v;     // [B,S,HV,V]   state mixers: value head j reads query/key head j / (HV/H)
-  Array g;     // [B,T,HV] or [B,T,HV,K] log decay (natural), <= 0; mixers with a decay
+  Array g;     // [B,T,HV] or [B,T,HV,F] log decay, natural, <= 0 (-inf: forget all); mixers with a decay
   Array beta;  // [B,T,HV]     write strength; delta mixers
   Array S0;    // [N,HV,F,V]   absent: zero; state mixers, F32
   Array z0;    // [N,HV,F]     absent: zero; normalised state mixers, F32
@@ -89,7 +89,7 @@ struct MixerDims {
 // One token of each of n sequences against the state block that it owns. `length` counts tokens before this one.
 struct StepInputs {
   Array q, k, v;               // [n,H,K], [n,HK,K], [n,HV,V]  F32
-  Array g, beta;               // [n,HV] or [n,HV,K]; [n,HV]
+  Array g, beta;               // [n,HV] or [n,HV,F]; [n,HV]  F32
   Array o;                     // [n,HO,V] out, F32
   float* const* state;         // [n] blocks of StateFloats() floats, all zero for a new sequence
   const int64_t* length;       // [n]
@@ -103,7 +103,8 @@ struct Tolerance {
   std::string_view reason;
 };
 
-// What the registry keeps for each mixer; every pointer is set.
+// What the registry keeps for each mixer. A descriptor may leave null what reference_fallback.h can make of its
+// references; in the registry every pointer is set.
 struct Mixer {
   std::string_view name;      // the paper's, the same in file, flag, model file and docs
   std::string_view summary;   // one line for --help
@@ -126,10 +127,10 @@ struct Mixer {
   void (*forward)(const MixerInputs&, const MixerOutputs&, void* scratch);
   void (*backward)(const MixerInputs&, const MixerOutputs&, const MixerGradients&, void* scratch);
 
-  // Decoding. A sequence's state in one layer is one block of floats: [HV,F,V] then [HV,F] (state mixers), or
+  // Decoding. A sequence's state in one layer is one block of floats: [HV,F,V], then [HV,F] if normalised, or
   // keys [HK,capacity,K] then values [HK,capacity,V] (cache mixers), so that it can be copied, saved and forked.
   int64_t (*state_floats)(const MixerDims&, const MixerOptions&, int64_t capacity);
-  void (*step)(const StepInputs&);                       // never allocates
+  void (*step)(const StepInputs&);                       // never allocates; state mixers: F <= 8192
   // A run of tokens of ONE sequence (B = 1) after the `length` that `state` holds: o as forward would give.
   void (*prefill)(const MixerInputs&, const Array& o, float* state, int64_t length, int64_t capacity);
 
@@ -143,6 +144,8 @@ const Mixer& MixerByName(std::string_view name);  // throws Error that lists the
 // Validates shapes, dtypes, strides and segments against `mixer`; returns the sizes. Throws Error, e.g.
 // "[linear] v must be [B,S,HV,V] with B=2, S=16, but has shape [2,15,4,32]".
 MixerDims CheckInputs(const Mixer& mixer, const MixerInputs& in);
+// State mixers whose tokens come one after the other: with a decay or the delta rule.
+bool IsOrdered(const Mixer& mixer);
 // The same for what the fast functions write.
 void CheckOutputs(const Mixer& mixer, const MixerDims& dims, const MixerOutputs& out);
 void CheckGradients(const Mixer& mixer, const MixerInputs& in, const MixerGradients& grad);

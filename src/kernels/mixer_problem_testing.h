@@ -107,14 +107,29 @@ struct Problem {
 
 using Results = std::map<std::string, Tensor>;  // o norm ST zT, d_q d_k d_v d_g d_beta d_S0 d_z0
 
-inline Tensor Normal(std::vector<int64_t> shape, std::mt19937& random, bool exact) {
+inline Tensor Normal(std::vector<int64_t> shape, std::mt19937& random) {
   Tensor x(std::move(shape));
   std::normal_distribution<double> normal;
-  for (double& value : x.values) {
-    value = static_cast<float>(normal(random));
-    if (exact) value = std::round(value * 32) / 32;
-  }
+  for (double& value : x.values) value = normal(random);
   return x;
+}
+
+// Rows of norm 1, as the delta rule wants its keys: longer ones make the state grow without bound.
+inline void NormaliseRows(Tensor& x) {
+  const int64_t K = x.shape.back();
+  for (size_t row = 0; row < x.values.size(); row += K) {
+    double sum = 0;
+    for (int64_t i = 0; i < K; ++i) sum += x.values[row + i] * x.values[row + i];
+    for (int64_t i = 0; i < K; ++i) x.values[row + i] /= std::sqrt(sum);
+  }
+}
+
+// To what float holds, or all short floats.
+inline void Round(Tensor& x, bool exact) {
+  for (double& value : x.values) {
+    const double unit = std::abs(value) < 1 ? 0x1p-8 : 0x1p-5;
+    value = exact ? std::round(value / unit) * unit : static_cast<float>(value);
+  }
 }
 
 inline Problem MakeProblem(const Mixer& mixer, const Spec& s) {
@@ -129,23 +144,28 @@ inline Problem MakeProblem(const Mixer& mixer, const Spec& s) {
   p.HO = many;
   p.F = s.K;
   std::mt19937 random(s.seed);
-  const auto make = [&](std::vector<int64_t> shape) { return Normal(shape, random, s.exact); };
+  const auto make = [&](std::vector<int64_t> shape) { return Normal(shape, random); };
   p.inputs["q"] = make({s.B, s.T, p.H, s.K});
   p.inputs["k"] = make({s.B, S, s.heads, s.K});
   p.inputs["v"] = make({s.B, S, p.HV, s.V});
   if (mixer.decay == Decay::kScalar) p.inputs["g"] = make({s.B, s.T, p.HV});
   if (mixer.decay == Decay::kPerChannel) p.inputs["g"] = make({s.B, s.T, p.HV, s.K});
-  for (double& g : p.inputs["g"].values) g = -std::abs(g) / 4;
+  for (double& g : p.inputs["g"].values) g = -std::abs(g) / 4 - 0x1p-8;
   if (mixer.write == Write::kDelta) p.inputs["beta"] = make({s.B, s.T, p.HV});
   for (double& beta : p.inputs["beta"].values) beta = std::min(1.0, std::abs(beta));
+  if (mixer.write == Write::kDelta) NormaliseRows(p.inputs["k"]);
   p.cotangents["d_o"] = make({s.B, s.T, p.HO, s.V});
-  if (!s.states || !state) return p;
-  p.inputs["S0"] = make({p.N, p.HV, p.F, s.V});
-  p.cotangents["d_ST"] = make({p.N, p.HV, p.F, s.V});
-  if (!mixer.normalised) return p;
-  p.inputs["z0"] = make({p.N, p.HV, p.F});
-  for (double& z : p.inputs["z0"].values) z = std::abs(z);  // a sum of features
-  p.cotangents["d_zT"] = make({p.N, p.HV, p.F});
+  if (s.states && state) {
+    p.inputs["S0"] = make({p.N, p.HV, p.F, s.V});
+    p.cotangents["d_ST"] = make({p.N, p.HV, p.F, s.V});
+  }
+  if (s.states && mixer.normalised) {
+    p.inputs["z0"] = make({p.N, p.HV, p.F});
+    for (double& z : p.inputs["z0"].values) z = std::abs(z);  // a sum of features
+    p.cotangents["d_zT"] = make({p.N, p.HV, p.F});
+  }
+  for (auto* tensors : {&p.inputs, &p.cotangents})
+    for (auto& [name, x] : *tensors) Round(x, s.exact);
   return p;
 }
 

@@ -37,8 +37,8 @@ class Call {
     grad.d_ST = given(p.cotangents, "d_ST", state), grad.d_zT = given(p.cotangents, "d_zT", state);
     const Spec& s = p.spec;
     out.o = Result("o", {s.B, s.T, p.HO, s.V}, output);
-    out.norm = Result("norm", {s.B, s.T, p.HO}, state);
     const bool keeps_state = mixer.family == Family::kState;
+    if (!keeps_state || mixer.normalised) out.norm = Result("norm", {s.B, s.T, p.HO}, state);
     if (keeps_state) out.ST = Result("ST", {p.N, p.HV, p.F, s.V}, state);
     if (keeps_state && mixer.normalised) out.zT = Result("zT", {p.N, p.HV, p.F}, state);
     const auto gradient = [&](const char* name, const Array& input, DType as) {
@@ -127,7 +127,8 @@ class States {
  public:
   States(const Mixer& mixer, const Problem& p, int64_t capacity) : capacity_(capacity) {
     const MixerDims dims{.H = p.H, .HV = p.HV, .K = p.spec.K, .F = p.F, .V = p.spec.V, .N = p.N};
-    blocks_.assign(p.spec.B, std::vector<float>(mixer.state_floats(dims, p.options, capacity), 0.0f));
+    blocks_.assign(p.spec.B,
+                   std::vector<float>(mixer.state_floats(dims, p.options, capacity), 0.0f));
     for (int64_t b = 0; b < p.spec.B; ++b) {
       int64_t at = 0;
       for (const char* name : {"S0", "z0"}) {
