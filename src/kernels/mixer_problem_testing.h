@@ -94,6 +94,7 @@ struct Spec {
   bool states = false;  // S0, z0 and gradients into ST, zT (state mixers)
   bool exact = false;   // inputs that BF16 and F16 hold exactly
   unsigned seed = 1;
+  const FeatureMap* feature_map = nullptr;  // null: the mixer's default (state mixers)
   std::vector<int64_t> lengths = {}, k_lengths = {}, mask = {}, boundaries = {}, k_boundaries = {};
 };
 
@@ -142,7 +143,10 @@ inline Problem MakeProblem(const Mixer& mixer, const Spec& s) {
   p.H = state ? s.heads : many;
   p.HV = state ? many : s.heads;
   p.HO = many;
+  p.options.feature_map = s.feature_map;
   p.F = s.K;
+  if (state)
+    p.F = (s.feature_map ? *s.feature_map : FeatureMapByName(mixer.feature_map)).Features(s.K);
   std::mt19937 random(s.seed);
   const auto make = [&](std::vector<int64_t> shape) { return Normal(shape, random); };
   p.inputs["q"] = make({s.B, s.T, p.H, s.K});
