@@ -24,6 +24,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "base/safetensors.h"
+#include "kernels/favor_map.h"
 #include "kernels/feature_map.h"
 #include "kernels/logistic_mixture.h"
 #include "kernels/mixer.h"
@@ -292,6 +293,43 @@ void CheckMixer(const Mixer& mixer, const Golden& golden, const MixerOptions& op
     MixerRun<float>(mixer, golden, options).CompareSteps(kF32Chunked.forward, worst);
 }
 
+// Row b and head h of a tensor [B,T,H,C], as [1,T,1,C].
+Tensor OneHead(const Tensor& all, int64_t b, int64_t h) {
+  const int64_t T = all.shape.at(1), H = all.shape.at(2), C = all.shape.at(3);
+  Tensor head{{1, T, 1, C}, {}};
+  for (int64_t t = 0; t < T; ++t) {
+    const auto row = all.values.begin() + ((b * T + t) * H + h) * C;
+    head.values.insert(head.values.end(), row, row + C);
+  }
+  return head;
+}
+
+// The published keys' shift belongs to one row and head, so each of them is a case of its own.
+void CheckPerformer(const Golden& golden, MixerOptions options, Worst& worst) {
+  const auto& shape = golden.Get("q").shape;
+  const Tensor& proj = golden.Get("proj");
+  const std::vector<float> projection(proj.values.begin(), proj.values.end());
+  const int64_t M = proj.shape.at(0), K = proj.shape.at(1);
+  options.scale = 1;  // it is in the features
+  options.eps = 0;
+  for (int64_t b = 0; b < shape.at(0); ++b) {
+    for (int64_t h = 0; h < shape.at(2); ++h) {
+      Golden head{golden.path, golden.metadata, {}};
+      for (const auto& [name, tensor] : golden.tensors)
+        if (name != "proj") head.tensors[name] = OneHead(tensor, b, h);
+      const Tensor& k = head.Get("k");
+      const double shift = FavorShift(k.values.data(), k.shape[1], projection, K);
+      const auto query = FavorMap::Published(FavorRole::kQuery, projection, K);
+      const auto key = FavorMap::Published(FavorRole::kKey, projection, K, shift);
+      options.feature_map = &query;
+      options.key_map = &key;
+      if (const double eps = golden.Number("eps_den", 0); eps > 0)
+        head.tensors["z0"] = {{1, 1, M}, std::vector<double>(static_cast<size_t>(M), eps)};
+      CheckMixer(MixerByName("performer"), head, options, worst);
+    }
+  }
+}
+
 // ---- The logistic mixture ----
 
 template <class R>
@@ -346,6 +384,8 @@ constexpr MixerOp kMixerOps[] = {
     {"linear_attn_causal", "linear"},
     {"linear_attn_noncausal", "linear", false},
     {"linear_attn_unnormalized", "linear", true, false, "identity"},
+    {"performer_causal", "performer"},
+    {"performer_noncausal", "performer", false},
     {"softmax_causal", "softmax"},
     {"softmax_noncausal", "softmax", false},
 };
@@ -377,7 +417,11 @@ bool CheckSafetensors(const std::string& path, std::string& op, Worst& worst) {
   op = golden.metadata.count("op") ? golden.metadata.at("op") : "";
   for (const auto& row : kMixerOps)
     if (row.op == op) {
-      CheckMixer(MixerByName(row.mixer), golden, OptionsOf(row, golden), worst);
+      const MixerOptions options = OptionsOf(row, golden);
+      if (row.mixer == "performer")
+        CheckPerformer(golden, options, worst);
+      else
+        CheckMixer(MixerByName(row.mixer), golden, options, worst);
       return true;
     }
   for (const auto& row : kMixtureOps)
