@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <iterator>
 #include <limits>
 
 #include "base/error.h"
@@ -12,8 +13,8 @@
 namespace linattn {
 namespace {
 
-constexpr double kWidth = 720, kHeight = 440;
-constexpr double kLeft = 70, kRight = 20, kTop = 40, kBottom = 55;
+constexpr double kHeight = 440;
+constexpr double kLeft = 70, kEnd = 700, kTop = 40, kBase = 385;  // of the field, in pixels
 // Okabe and Ito's palette, which colour-blind readers can tell apart.
 constexpr std::array<const char*, 8> kColours = {"#0072B2", "#D55E00", "#009E73", "#CC79A7",
                                                  "#56B4E9", "#E69F00", "#000000", "#999933"};
@@ -100,7 +101,6 @@ std::string Line(double x0, double y0, double x1, double y1, const char* colour)
 }
 
 std::string Axes(const Plot& plot, const Scale& x, const Scale& y) {
-  constexpr double kBase = kHeight - kBottom, kEnd = kWidth - kRight;
   std::string svg;
   for (const double tick : x.Ticks()) {
     svg += Line(x.Pixel(tick), kTop, x.Pixel(tick), kBase, "#dddddd");
@@ -111,14 +111,24 @@ std::string Axes(const Plot& plot, const Scale& x, const Scale& y) {
     svg += Text(kLeft - 8, y.Pixel(tick) + 4, "end", fmt::format("{:.6g}", tick + 0.0));
   }
   svg += Line(kLeft, kBase, kEnd, kBase, "black") + Line(kLeft, kTop, kLeft, kBase, "black");
-  svg += Text(kWidth / 2, 24, "middle", plot.title, 15);
+  svg += Text((kLeft + kEnd) / 2, 24, "middle", plot.title, 15);
   svg += Text((kLeft + kEnd) / 2, kHeight - 14, "middle", plot.x.label, 13);
   svg += fmt::format("<g transform=\"translate(18 {:.1f}) rotate(-90)\">{}</g>\n",
                      (kTop + kBase) / 2, Text(0, 0, "middle", plot.y.label, 13));
   return svg;
 }
 
-std::string Curve(const Series& series, const Scale& x, const Scale& y, const char* colour) {
+// Series i's stroke: past the last colour they come again, dashed.
+std::string Stroke(size_t i) {
+  const char* dashes[] = {"", "6 3", "2 2", "9 3 2 3"};
+  const size_t dash = i / kColours.size() % std::size(dashes);
+  std::string stroke =
+      fmt::format("stroke=\"{}\" stroke-width=\"1.8\"", kColours[i % kColours.size()]);
+  if (dash > 0) stroke += fmt::format(" stroke-dasharray=\"{}\"", dashes[dash]);
+  return stroke;
+}
+
+std::string Curve(const Series& series, const Scale& x, const Scale& y, size_t i) {
   std::string path, dots;
   bool joined = false;
   for (const auto& [px, py] : series.points) {
@@ -130,19 +140,31 @@ std::string Curve(const Series& series, const Scale& x, const Scale& y, const ch
     joined = true;
     if (series.markers)
       dots += fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"3.5\" fill=\"{}\"/>\n",
-                          x.Pixel(px), y.Pixel(py), colour);
+                          x.Pixel(px), y.Pixel(py), kColours[i % kColours.size()]);
   }
-  return fmt::format("<path d=\"{}\" fill=\"none\" stroke=\"{}\" stroke-width=\"1.8\"/>\n{}", path,
-                     colour, dots);
+  return fmt::format("<path d=\"{}\" fill=\"none\" {}/>\n{}", path, Stroke(i), dots);
+}
+
+// A few names fit into the corner; more stand beside the field.
+constexpr size_t kNamesInside = 4;
+
+double WidthOf(const Plot& plot) {
+  if (plot.series.size() <= kNamesInside) return kEnd + 20;
+  size_t longest = 0;
+  for (const Series& series : plot.series) longest = std::max(longest, series.name.size());
+  return kEnd + 60 + 7 * static_cast<double>(longest);
 }
 
 std::string Legend(const Plot& plot) {
+  const bool inside = plot.series.size() <= kNamesInside;
+  const double line = inside ? kEnd - 34 : kEnd + 14;
+  const double row = std::min(18.0, (kBase - kTop) / static_cast<double>(plot.series.size()));
   std::string svg;
   double y = kTop + 16;
-  for (size_t i = 0; i < plot.series.size(); ++i, y += 18) {
-    constexpr double kEnd = kWidth - kRight - 10;
-    svg += Line(kEnd - 24, y - 4, kEnd, y - 4, kColours[i % kColours.size()]);
-    svg += Text(kEnd - 30, y, "end", plot.series[i].name);
+  for (size_t i = 0; i < plot.series.size(); ++i, y += row) {
+    svg += fmt::format("<path d=\"M{:.1f} {:.1f}h24\" {}/>\n", line, y - 4, Stroke(i));
+    svg += inside ? Text(line - 6, y, "end", plot.series[i].name)
+                  : Text(line + 30, y, "start", plot.series[i].name);
   }
   return svg;
 }
@@ -150,7 +172,7 @@ std::string Legend(const Plot& plot) {
 }  // namespace
 
 std::string SvgPlot(const Plot& plot) {
-  Scale x(plot.x.log, kLeft, kWidth - kRight), y(plot.y.log, kHeight - kBottom, kTop);
+  Scale x(plot.x.log, kLeft, kEnd), y(plot.y.log, kBase, kTop);
   for (const Series& series : plot.series) {
     for (const auto& [px, py] : series.points) {
       if (!x.Shows(px) || !y.Shows(py)) continue;
@@ -163,10 +185,10 @@ std::string SvgPlot(const Plot& plot) {
       "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0}\" height=\"{1}\" viewBox=\"0 0 {0} "
       "{1}\" "
       "font-family=\"sans-serif\">\n<rect width=\"{0}\" height=\"{1}\" fill=\"white\"/>\n",
-      kWidth, kHeight);
+      WidthOf(plot), kHeight);
   svg += Axes(plot, x, y);
   for (size_t i = 0; i < plot.series.size(); ++i) {
-    svg += Curve(plot.series[i], x, y, kColours[i % kColours.size()]);
+    svg += Curve(plot.series[i], x, y, i);
   }
   return svg + Legend(plot) + "</svg>\n";
 }

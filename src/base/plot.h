@@ -24,8 +24,9 @@ struct Plot {
   std::vector<Series> series;
 };
 
-// The plot as an SVG document of 720 x 440 pixels, readable by itself; colours tell up to 8 series
-// apart, and repeat after that. Throws Error if there is no point to show.
+// The plot as an SVG document, readable by itself: 720 x 440 pixels, and wider if there are more
+// than 4 series, whose names then stand beside the field. Colours tell 8 series apart, dashes 24
+// more. Throws Error if there is no point to show.
 std::string SvgPlot(const Plot& plot);
 
 }  // namespace linattn

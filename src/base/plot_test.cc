@@ -1,10 +1,12 @@
 #include "base/plot.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <limits>
+#include <set>
 
 #include "base/error.h"
 
@@ -46,6 +48,20 @@ TEST(Plot, LeavesAGapWhereThereIsNoNumber) {
   size_t pieces = 0;
   for (size_t at = svg.find('M'); at != std::string::npos; at = svg.find('M', at + 1)) ++pieces;
   EXPECT_EQ(pieces, 2u);
+}
+
+// A dozen curves: no two strokes alike, and the names to the right of the field.
+TEST(Plot, TellsManySeriesApart) {
+  Plot plot;
+  for (int i = 0; i < 12; ++i)
+    plot.series.push_back({fmt::format("series {}", i), {{0, i}, {1, i + 1}}});
+  const std::string svg = SvgPlot(plot);
+  std::set<std::string> strokes;
+  for (size_t at = svg.find("h24\""); at != std::string::npos; at = svg.find("h24\"", at + 1))
+    strokes.insert(svg.substr(at, svg.find("/>", at) - at));
+  EXPECT_EQ(strokes.size(), 12u);
+  EXPECT_THAT(svg, HasSubstr("x=\"744.0\""));
+  EXPECT_THAT(svg, HasSubstr("width=\"823\""));
 }
 
 TEST(Plot, RefusesToShowNothing) {
