@@ -132,6 +132,7 @@ class MixerRun {
     in_.beta = Input("beta");
     in_.S0 = Input("h0");
     in_.z0 = Input("z0");
+    if (golden.Has("log_gamma")) in_.g = SameForAllTokens(Input("log_gamma"), in_.q);
     if (golden.Has("lengths")) {
       for (const double n : golden.Get("lengths").values)
         lengths_.push_back(static_cast<int64_t>(n));
@@ -232,6 +233,15 @@ class MixerRun {
     for (const char* name : names)
       if (golden_.Has(name))
         worst.Compare<R>(prefix + name, buffers_.at(name), golden_.Get(name).values, tolerance);
+  }
+
+  // [H] as [B,T,H]: a decay that does not depend on the token.
+  static Array SameForAllTokens(const Array& heads, const Array& q) {
+    Array g = heads;
+    g.rank = 3;
+    g.shape = {q.shape[0], q.shape[1], heads.shape[0], 0};
+    g.stride = {0, 0, 1, 0};
+    return g;
   }
 
   // Row t of [B,T,...] as [B,...]: strided.
@@ -384,6 +394,12 @@ constexpr MixerOp kMixerOps[] = {
     {"linear_attn_causal", "linear"},
     {"linear_attn_noncausal", "linear", false},
     {"linear_attn_unnormalized", "linear", true, false, "identity"},
+    {"retention", "retention"},
+    {"simple_gla", "simple_gla"},
+    {"gla", "gla"},
+    {"delta_rule", "delta"},
+    {"gated_delta_rule", "gated_delta"},
+    {"kda", "kda"},
     {"performer_causal", "performer"},
     {"performer_noncausal", "performer", false},
     {"softmax_causal", "softmax"},
@@ -408,6 +424,10 @@ MixerOptions OptionsOf(const MixerOp& row, const Golden& golden) {
   options.window = static_cast<int64_t>(golden.Number("window", 0));
   options.normalise = row.normalise;
   if (!row.feature_map.empty()) options.feature_map = &FeatureMapByName(row.feature_map);
+  const auto norm = golden.metadata.find("qk_norm");
+  if (norm != golden.metadata.end() &&
+      norm->second.find("sqrt(sum(x^2)+1e-6)") != std::string::npos)
+    options.feature_map = &FeatureMapByName("l2");
   return options;
 }
 
@@ -458,12 +478,39 @@ void CheckLinearElu1(const std::string& path, const nlohmann::json& json, Worst&
   }
 }
 
+// gla.json and its relatives: one case each, outputs only. The mixer is the one whose gates the
+// file has.
+void CheckGated(const std::string& path, const nlohmann::json& json, Worst& worst) {
+  Golden golden{path, {}, {}};
+  for (const auto& [name, key] : {std::pair{"q", "q"},
+                                  {"k", "k"},
+                                  {"v", "v"},
+                                  {"g", "g"},
+                                  {"beta", "beta"},
+                                  {"h0", "h0"},
+                                  {"o", "o"},
+                                  {"ht", "final_state"}})
+    if (json.contains(key)) Flatten(json.at(key), 0, golden.tensors[name]);
+  const auto decay = !golden.Has("g")                    ? Decay::kNone
+                     : golden.Get("g").shape.size() == 3 ? Decay::kScalar
+                                                         : Decay::kPerChannel;
+  const auto write = golden.Has("beta") ? Write::kDelta : Write::kAdd;
+  for (const Mixer* mixer : AllMixers())
+    if (mixer->family == Family::kState && mixer->decay == decay && mixer->write == write &&
+        !mixer->fixed_decay && !mixer->normalised)
+      return CheckMixer(*mixer, golden, {}, worst);
+}
+
 bool CheckJson(const std::string& path, std::string& kind, Worst& worst) {
   const auto json = ParseJson(AsText(ReadFile(path, "golden")), "golden", path);
   kind = json.is_object() ? json.value("layout", "no layout") : "no layout";
-  if (!json.is_object() || !json.contains("causal_o") || !json.contains("causal_state_z"))
-    return false;
-  CheckLinearElu1(path, json, worst);
+  if (!json.is_object()) return false;
+  if (json.contains("causal_o") && json.contains("causal_state_z")) {
+    CheckLinearElu1(path, json, worst);
+    return true;
+  }
+  if (!json.contains("o") || !json.contains("final_state")) return false;
+  CheckGated(path, json, worst);
   return true;
 }
 
