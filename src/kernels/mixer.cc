@@ -103,9 +103,10 @@ void CheckLengths(const Mixer& mixer, const MixerInputs& in, const MixerDims& d)
         d.S);
   Check(!in.options.cross || !in.options.causal || continues, mixer.name,
         "cross-attention must not be causal, but options.causal is set (T={}, S={})", d.T, d.S);
-  Check(in.options.causal || !IsOrdered(mixer), mixer.name,
-        "the mixer must be causal (a decay and the delta rule need an order of the tokens), but "
-        "options.causal is not set");
+  Check(!in.options.cross || !mixer.self_only, mixer.name,
+        "keys must come from the same sequence, but options.cross is set");
+  Check(in.options.causal || !mixer.causal_only, mixer.name,
+        "the mixer must be causal (it has no other form), but options.causal is not set");
 }
 
 void CheckHeads(const Mixer& mixer, const MixerDims& d) {
@@ -134,11 +135,6 @@ void CheckGates(const Mixer& mixer, const Array& g, const Array& beta) {
 }
 
 }  // namespace
-
-bool IsOrdered(const Mixer& mixer) {
-  return mixer.family == Family::kState &&
-         (mixer.decay != Decay::kNone || mixer.write == Write::kDelta);
-}
 
 std::span<const Mixer* const> AllMixers() { return Registry(); }
 

@@ -103,18 +103,20 @@ struct Tolerance {
   std::string_view reason;
 };
 
-// What the registry keeps for each mixer. A descriptor may leave null what reference_fallback.h can make of its
-// references; in the registry every pointer is set.
+// What the registry keeps for each mixer. A descriptor may leave null what its references can stand in for
+// (kernels/reference_fallback.h); in the registry every pointer is set.
 struct Mixer {
   std::string_view name;      // the paper's, the same in file, flag, model file and docs
   std::string_view summary;   // one line for --help
   Family family;
-  Decay decay;
-  Write write;
-  bool normalised;
-  std::string_view feature_map;  // the default, by name; of state mixers
-  bool fixed_decay;           // g is not learned: the layer gives it by a schedule (kernels/decay_schedule.h)
-  bool shared_qk;             // the layer gives q for k, and has no projection for k
+  Decay decay = Decay::kNone;
+  Write write = Write::kAdd;
+  bool normalised = false;
+  std::string_view feature_map = {};  // the default, by name; of state mixers
+  bool fixed_decay = false;   // g is not learned: the layer gives it by a schedule (kernels/decay_schedule.h)
+  bool shared_qk = false;     // the layer gives q for k, and has no projection for k
+  bool causal_only = false;   // options.causal = false is refused
+  bool self_only = false;     // keys of another sequence (options.cross) are refused
   Tolerance tolerance;
 
   // Definition in plain loops on F64 arrays; nobody may optimise them.
@@ -123,19 +125,20 @@ struct Mixer {
 
   // Fast paths. `scratch` has scratch_bytes(dims, threads) bytes, 64-byte aligned. Backward reads o and norm
   // as forward left them.
-  int64_t (*scratch_bytes)(const MixerDims&, int threads);
-  void (*forward)(const MixerInputs&, const MixerOutputs&, void* scratch);
-  void (*backward)(const MixerInputs&, const MixerOutputs&, const MixerGradients&, void* scratch);
+  int64_t (*scratch_bytes)(const MixerDims&, int threads) = nullptr;
+  void (*forward)(const MixerInputs&, const MixerOutputs&, void* scratch) = nullptr;
+  void (*backward)(const MixerInputs&, const MixerOutputs&, const MixerGradients&, void* scratch) = nullptr;
 
   // Decoding. A sequence's state in one layer is one block of floats: [HV,F,V], then [HV,F] if normalised, or
-  // keys [HK,capacity,K] then values [HK,capacity,V] (cache mixers), so that it can be copied, saved and forked.
-  int64_t (*state_floats)(const MixerDims&, const MixerOptions&, int64_t capacity);
-  void (*step)(const StepInputs&);                       // never allocates; state mixers: F <= 8192
+  // keys [HK,slots,K] then values [HK,slots,V] and what else a cache mixer needs (cache_mixer.h), so that it can be
+  // copied, saved and forked. slots: capacity, or no more than sinks + window.
+  int64_t (*state_floats)(const MixerDims&, const MixerOptions&, int64_t capacity) = nullptr;
+  void (*step)(const StepInputs&) = nullptr;  // never allocates; state mixers: F <= 8192
   // A run of tokens of ONE sequence (B = 1) after the `length` that `state` holds: o as forward would give.
-  void (*prefill)(const MixerInputs&, const Array& o, float* state, int64_t length, int64_t capacity);
+  void (*prefill)(const MixerInputs&, const Array& o, float* state, int64_t length, int64_t capacity) = nullptr;
 
-  double (*flops)(const MixerDims&, bool causal);        // of forward; useful operations only
-  double (*bytes)(const MixerDims&, bool causal);        // compulsory traffic of forward, float32
+  double (*flops)(const MixerDims&, bool causal) = nullptr;  // of forward; useful operations only
+  double (*bytes)(const MixerDims&, bool causal) = nullptr;  // compulsory traffic of forward, float32
 };
 
 std::span<const Mixer* const> AllMixers();
@@ -144,8 +147,6 @@ const Mixer& MixerByName(std::string_view name);  // throws Error that lists the
 // Validates shapes, dtypes, strides and segments against `mixer`; returns the sizes. Throws Error, e.g.
 // "[linear] v must be [B,S,HV,V] with B=2, S=16, but has shape [2,15,4,32]".
 MixerDims CheckInputs(const Mixer& mixer, const MixerInputs& in);
-// State mixers whose tokens come one after the other: with a decay or the delta rule.
-bool IsOrdered(const Mixer& mixer);
 // The same for what the fast functions write.
 void CheckOutputs(const Mixer& mixer, const MixerDims& dims, const MixerOutputs& out);
 void CheckGradients(const Mixer& mixer, const MixerInputs& in, const MixerGradients& grad);

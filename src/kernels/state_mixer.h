@@ -56,7 +56,7 @@ constexpr Mixer StateMixer(const StateMixerTraits& traits) {
       .normalised = traits.normalised,
       .feature_map = traits.feature_map,
       .fixed_decay = traits.fixed_decay,
-      .shared_qk = false,
+      .causal_only = traits.decay != Decay::kNone || traits.write == Write::kDelta,
       .tolerance = traits.tolerance,
       .forward_ref = [](const MixerInputs& in,
                         const MixerOutputs& out) { StateForwardRef(mixer, in, out); },

@@ -387,8 +387,8 @@ TEST_P(StateMixerTest, StateHoldsTheNormaliserOnlyWhereThereIsOne) {
   EXPECT_EQ(mixer().state_floats(dims, {}, 100), 4 * 8 * (mixer().normalised ? 7 : 6));
 }
 
-TEST_P(StateMixerTest, OrderedMixersRefuseToBeNotCausal) {
-  if (!IsOrdered(mixer())) GTEST_SKIP() << "has both forms";
+TEST_P(StateMixerTest, CausalOnlyMixersRefuseToBeOtherwise) {
+  if (!mixer().causal_only) GTEST_SKIP() << "has both forms";
   Problem p = MakeProblem(mixer(), {.T = 5});
   p.options.causal = false;
   EXPECT_THAT(Message([&] { Fast(mixer(), p); }), HasSubstr("must be causal"));
