@@ -1,6 +1,7 @@
 // What every mixer of the registry owes, on every SIMD target that this machine can run. What is
 // special to one stands beside it in mixers/<name>_test.cc.
 #include <gmock/gmock.h>
+#include <sys/mman.h>
 
 #include "base/error.h"
 #include "kernels/mixer_testing.h"
@@ -165,6 +166,20 @@ TEST_P(MixerSuite, StateHandOffEqualsOneRun) {
       t += length;
     }
     EXPECT_LE(RelativeError(call.Read(false).at("o"), whole.at("o")), 1e-5);
+  }
+}
+
+// A40: a prompt of one token and one step leave the same kind of state, and so does one of two.
+TEST_P(MixerSuite, A40OneTokenLeavesTheSameStateEitherWay) {
+  const Problem p = MakeProblem(mixer(), {.T = 2, .group = 2, .states = true});
+  const Call call(mixer(), p, DType::kF32, DType::kF32);
+  for (const int64_t T : {1, 2}) {
+    const States steps(mixer(), p, 5), prompt(mixer(), p, 5);
+    StepTokens(mixer(), call, steps, 0, T);
+    PrefillTokens(mixer(), call, prompt, 0, T);
+    for (int64_t b = 0; b < 2; ++b)
+      for (size_t i = 0; i < steps.blocks()[b].size(); ++i)
+        EXPECT_NEAR(steps.blocks()[b][i], prompt.blocks()[b][i], 2e-6) << i;
   }
 }
 
@@ -438,6 +453,61 @@ TEST_P(MixerSuite, HonoursStrides) {
   };
   expect("o", call.out.o);
   expect("d_q", call.grad.d_q), expect("d_k", call.grad.d_k), expect("d_v", call.grad.d_v);
+}
+
+// Address space of which only what is touched takes memory.
+class SparseMemory {
+ public:
+  explicit SparseMemory(int64_t floats)
+      : bytes_(floats * 4),
+        data_(::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE,
+                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)) {}
+  ~SparseMemory() {
+    if (ok()) ::munmap(data_, bytes_);
+  }
+  SparseMemory(const SparseMemory&) = delete;
+  bool ok() const { return data_ != MAP_FAILED; }
+  float* data() const { return static_cast<float*>(data_); }
+
+ private:
+  size_t bytes_;
+  void* data_;
+};
+
+// A26: tokens so far apart that offsets pass 2^31 elements and 2^32 bytes.
+TEST_P(MixerSuite, A26OffsetsAre64Bit) {
+  const Problem p = MakeProblem(mixer(), {.B = 2, .T = 35, .heads = 2, .K = 8, .V = 8});
+  const Results expected = Fast(mixer(), p, true);
+  constexpr int64_t kToken = int64_t{1} << 25, kRow = 35 * kToken, kArray = 1 << 12;
+  const SparseMemory memory(2 * kRow);
+  if (!memory.ok()) GTEST_SKIP() << "no address space of " << 8 * kRow << " bytes";
+  Call call(mixer(), p, DType::kF32, DType::kF32);
+  MixerGradients& d = call.grad;
+  int64_t slot = 0;
+  for (Array* a : {&call.in.q, &call.in.k, &call.in.v, &call.in.g, &call.in.beta, &d.d_o,
+                   &call.out.o, &call.out.norm, &d.d_q, &d.d_k, &d.d_v, &d.d_g, &d.d_beta}) {
+    if (!a->present()) continue;
+    Array far = *a;
+    far.data = memory.data() + kArray * slot++;
+    far.stride[0] = kRow, far.stride[1] = kToken;
+    for (int64_t i = 0; i < 2 * 35; ++i)
+      std::copy_n(a->At<float>(i / 35, i % 35), a->stride[1], far.At<float>(i / 35, i % 35));
+    *a = far;
+  }
+  mixer().forward(call.in, call.out, Scratch(mixer(), call.in).get());
+  mixer().backward(call.in, call.out, call.grad, Scratch(mixer(), call.in).get());
+  for (const auto& [name, a] : {std::pair{"o", call.out.o},
+                                {"d_q", d.d_q},
+                                {"d_k", d.d_k},
+                                {"d_v", d.d_v},
+                                {"d_g", d.d_g},
+                                {"d_beta", d.d_beta}}) {
+    if (!a.present()) continue;
+    const auto& values = expected.at(name).values;
+    const int64_t width = static_cast<int64_t>(values.size()) / 70;
+    for (int64_t i = 0; i < 70 * width; ++i)
+      ASSERT_EQ(a.At<float>(i / width / 35, i / width % 35)[i % width], values[i]) << name << i;
+  }
 }
 
 template <class Run>

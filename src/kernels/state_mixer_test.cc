@@ -356,6 +356,28 @@ TEST_P(StateMixerTest, GradientsFlowFromEitherEnd) {
   }
 }
 
+// A39: the initial state alone can be learned.
+TEST_P(StateMixerTest, A39DescentOnTheInitialStateAlone) {
+  Problem p = MakeProblem(mixer(), {.B = 1, .T = 5, .K = 4, .V = 4, .states = true});
+  p.cotangents.erase("d_ST"), p.cotangents.erase("d_zT");
+  const Tensor target = p.cotangents["d_o"];
+  double last = kInfinity;
+  for (int step = 0; step < 10; ++step) {
+    Tensor difference = Fast(mixer(), p).at("o");
+    double loss = 0;
+    for (size_t i = 0; i < target.values.size(); ++i) {
+      difference.values[i] -= target.values[i];
+      loss += difference.values[i] * difference.values[i] / 2;
+    }
+    EXPECT_LT(loss, last);
+    last = loss;
+    p.cotangents["d_o"] = difference;
+    const Tensor d_S0 = Fast(mixer(), p, true).at("d_S0");
+    for (size_t i = 0; i < d_S0.values.size(); ++i)
+      p.inputs["S0"].values[i] -= 0.05 * d_S0.values[i];
+  }
+}
+
 // A37: packed lengths against one by one, inputs of size up to 100.
 TEST_P(StateMixerTest, A37PackedLargeInputs) {
   const std::vector<int64_t> bounds = {0, 50, 114, 316, 408, 531};
