@@ -169,10 +169,11 @@ inline void StepTokens(const Mixer& mixer, const Call& call, const States& state
     StepInputs in;
     in.q = TokenOf(call.in.q, t), in.k = TokenOf(call.in.k, t), in.v = TokenOf(call.in.v, t);
     in.o = TokenOf(call.out.o, t);
-    if (call.in.g.present()) in.g = TokenOf(call.in.g, t);
-    if (call.in.beta.present()) in.beta = TokenOf(call.in.beta, t);
-    if (mixer.decay == Decay::kScalar) in.g.rank = 2;
-    if (mixer.write == Write::kDelta) in.beta.rank = 2;
+    for (auto [token, x] : {std::pair{&in.g, &call.in.g}, {&in.beta, &call.in.beta}}) {
+      if (!x->present()) continue;
+      *token = TokenOf(*x, t);
+      token->rank = x->rank - 1;
+    }
     in.state = states.pointers();
     in.length = lengths.data();
     in.capacity = states.capacity();
