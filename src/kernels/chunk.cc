@@ -37,7 +37,7 @@ ChunkShape ShapeOfChunks(const Mixer& mixer, const MixerDims& d, int threads) {
 }
 
 bool ChunkHas(const Mixer& mixer) {
-  return mixer.decay == Decay::kNone && mixer.write == Write::kAdd;
+  return mixer.family == Family::kState;
 }
 
 ForwardScratch::ForwardScratch(const ChunkShape& s, Pieces& p) {
@@ -52,7 +52,7 @@ ForwardScratch::ForwardScratch(const ChunkShape& s, Pieces& p) {
   DA = p.Take(decay * s.C * s.C), DB = p.Take(decay * delta * s.C * s.C);
   NK = p.Take(delta * s.C * s.F), beta = p.Take(delta * s.C);
   E = p.Take(delta * s.C * s.V), U = p.Take(delta * s.C * s.V);
-  S = p.Take(s.states()), z = p.Take(s.heads * s.G * s.F);
+  S = next = p.Take(s.states()), z = p.Take(s.heads * s.G * s.F);
 }
 
 BackwardScratch::BackwardScratch(const ChunkShape& s, Pieces& p) : ForwardScratch(s, p) {
@@ -63,7 +63,7 @@ BackwardScratch::BackwardScratch(const ChunkShape& s, Pieces& p) : ForwardScratc
   dX = p.Take(s.C * s.K), dV = p.Take(s.C * s.V);
   ST = p.Take((1 - keeps) * s.states()), L = p.Take(s.states()), l = p.Take(s.heads * s.G * s.F);
   dNT = p.Take(keeps * s.V * 2 * s.C), dK = p.Take(keeps * s.C * s.F);
-  dD = p.Take(keeps * s.C * s.F);
+  dD = p.Take(keeps * s.C * s.F), dP = p.Take(keeps * s.C * s.C), P = p.Take(keeps * s.C * s.C);
   d_enter = p.Take(s.C * s.D), d_leave = p.Take(s.C * s.D), d_pass = p.Take(s.D);
   dg = p.Take(s.C * s.D), d_beta = p.Take(delta * s.C);
   segment = p.Take(s.segments * s.states()), chunk = p.Take(s.kept * s.states());

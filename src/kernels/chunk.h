@@ -13,6 +13,9 @@
 // does not depend on the SIMD target.
 namespace linattn {
 
+// No chunk is longer.
+constexpr int64_t kMaxChunk = 64;
+
 // C tokens a chunk, G value heads a key head, `heads` key heads a task, D floats of a token's decay
 // (0, 1 or F); the rest as in MixerDims. Where decays or the delta rule need the state before each
 // chunk, backward keeps it before `segments` chunks, `kept` chunks apart, and before each chunk of
@@ -64,23 +67,26 @@ struct ForwardScratch {
   float *DQ, *DK, *DA, *DB;               // [C,F] [C,F] [C,C] [C,C]
   float *NK, *beta, *E, *U;               // [C,F] [C] [C,V] [C,V]: see delta-inl.h
   float *S, *z;                           // [heads,G,F,V] [heads,G,F]
+  float* next;  // S after the chunk; S itself, except where states are kept
   ForwardScratch(const ChunkShape& s, Pieces& p);
 
   ForwardScratch Of(const ChunkShape& s, int64_t i) const {
     ForwardScratch head = *this;
-    head.S += i * s.G * s.F * s.V, head.z += i * s.G * s.F;
+    const int64_t state = i * s.G * s.F * s.V;
+    head.S += state, head.next += state, head.z += i * s.G * s.F;
     return head;
   }
 };
 
 // Scratch of one task, backward, around what it recomputes of the forward. L, l are the gradients
-// of the state and of z.
+// of the state and of z. ST only where no states are kept, what follows only where they are.
 struct BackwardScratch : ForwardScratch {
   float *VT, *dN, *dd, *dd_sum;  // [V,C] [C,V] [C] [C]
   float *dA, *dB, *l_sum;        // [C,C] [C,C] [F]
   float *dF, *dFT, *dX, *dV;     // [C,F] [F,2C] [C,K] [C,V]: of phi(q) or phi(k), and of q or k
   float *ST, *L, *l;             // [heads,G,V,F] [heads,G,F,V] [heads,G,F]
-  float *dNT, *dK, *dD;          // [V,2C] [C,F] [C,F]
+
+  float *dNT, *dK, *dD, *dP, *P;           // [V,2C] [C,F] [C,F] [C,C] [C,C]
   float *d_enter, *d_leave, *d_pass, *dg;  // [C,D] [C,D] [D] [C,D]
   float* d_beta;                           // [C]
   float *segment, *chunk;                  // [segments] and [kept] states [heads,G,F,V]
@@ -89,7 +95,7 @@ struct BackwardScratch : ForwardScratch {
   BackwardScratch Of(const ChunkShape& s, int64_t i) const {
     BackwardScratch head = *this;
     const int64_t state = i * s.G * s.F * s.V, normaliser = i * s.G * s.F;
-    head.S += state, head.ST += state, head.L += state;
+    head.S += state, head.next += state, head.ST += state, head.L += state;
     head.z += normaliser, head.l += normaliser;
     return head;
   }

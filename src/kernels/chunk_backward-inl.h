@@ -12,7 +12,8 @@
 #define LINATTN_KERNELS_CHUNK_BACKWARD_INL_H_
 #endif
 
-#include "kernels/chunk_forward-inl.h"
+#include "kernels/chunk_gradients-inl.h"
+#include "kernels/chunk_kept-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace linattn {
@@ -36,54 +37,6 @@ void LoadTransposedStates(const HeadTask& task, const BackwardScratch& w) {
   }
 }
 
-// L [G,F,V] and l [G,F]: d_ST and d_zT, or zero.
-inline void LoadStateGradients(const HeadTask& task, const MixerGradients& grad,
-                               const BackwardScratch& w) {
-  const ChunkShape& s = task.call.shape;
-  for (int64_t g = 0; g < s.G; ++g) {
-    const int64_t n = task.sequence, head = task.value_head(g);
-    float *L = w.L + g * s.F * s.V, *l = w.l + g * s.F;
-    std::fill_n(L, s.F * s.V, 0.0f);
-    std::fill_n(l, s.F, 0.0f);
-    for (int64_t f = 0; f < s.F && grad.d_ST.present(); ++f)
-      std::copy_n(grad.d_ST.At<float>(n, head, f), s.V, L + f * s.V);
-    if (grad.d_zT.present()) std::copy_n(grad.d_zT.At<float>(n, head), s.F, l);
-  }
-}
-
-// dN [n,V] and dd [n] of value head g (eq. 9).
-template <class P>
-void LoadOutputGradients(const HeadTask& task, const MixerGradients& grad, const BackwardScratch& w,
-                         int64_t begin, int64_t n, int64_t g) {
-  const MixerOutputs& out = task.call.out;
-  const ChunkShape& s = task.call.shape;
-  std::fill_n(w.dd, n, 0.0f);
-  if (!grad.d_o.present()) {
-    std::fill_n(w.dN, n * s.V, 0.0f);
-    return;
-  }
-  LoadRows(task.O(grad.d_o, g), begin, n, w.dN);
-  if constexpr (P::kNormalised) {
-    LoadRows(task.O(out.o, g), begin, n, w.O);
-    for (int64_t i = 0; i < n; ++i) {
-      const float den =
-          *out.norm.At<float>(task.queries.row, task.queries[begin + i], task.value_head(g));
-      float* dN = w.dN + i * s.V;
-      Scale(InverseNormaliser(den), dN, s.V);
-      w.dd[i] = -Dot(dN, w.O + i * s.V, s.V);
-    }
-  }
-}
-
-// Turns dF [n,F], the gradient of phi(x), into that of x and writes it. raw and y as LoadFeatures
-// left them.
-inline void StoreFeatureGradients(const HeadTask& task, const FeatureMap& phi,
-                                  const BackwardScratch& w, const float* y, const TokenRows& to,
-                                  int64_t begin, int64_t n) {
-  phi.Backward(w.raw, y, w.dF, n, task.call.shape.K, w.dX);
-  StoreRows(to, begin, n, w.dX);
-}
-
 // Sums dA [n,n] and dd over the value heads; dA is still to be masked and shifted by dd_sum (eq.
 // 14).
 template <class P>
@@ -103,7 +56,6 @@ void AddQueryGradient(const ChunkShape& s, const BackwardScratch& w, int64_t n, 
 // S^T += V^T K, z += sum of K's rows.
 template <class P>
 void WriteTransposedState(const ChunkShape& s, const BackwardScratch& w, int64_t n, int64_t g) {
-  static_assert(P::kDecay == Decay::kNone && P::kWrite == Write::kAdd, "no such write yet");
   Gemm({s.V, s.F, n}, {w.V, 1, s.V}, {w.K, s.F}, {w.ST + g * s.V * s.F, s.F, true});
   if constexpr (P::kNormalised) AddRows(w.K, n, s.F, w.z + g * s.F);
 }
@@ -170,9 +122,7 @@ void ForwardSweepChunk(const HeadTask& task, const MixerGradients& grad, const B
   MaskUpper(n, s.C, P::kNormalised ? w.dd_sum : nullptr, w.dA);
   LowerTimes(n, s.F, w.dA, s.C, w.K, {w.dF, s.F, true});
   PrefetchRows(task.Q(call.in.q), begin + s.C, s.C);
-  if (call.scale != 1) Scale(call.scale, w.dF, n * s.F);
-  LoadFeatures(call.phi, task.Q(call.in.q), begin, n, w.raw, w.Q);
-  StoreFeatureGradients(task, call.phi, w, w.Q, task.Q(grad.d_q), begin, n);
+  StoreQueryGradients(task, grad, w, begin, n);
 }
 
 // Backward in time, causal: d_k, d_v, and L, l down to d_S0, d_z0.
@@ -205,7 +155,7 @@ void BackwardSweepChunk(const HeadTask& task, const MixerGradients& grad, const 
   Gemm({s.F, n, n}, {w.Q, 1, s.F}, {w.dA, s.C}, {w.dFT, s.C, true});
   PrefetchRows(task.K(call.in.k), begin - s.C, s.C);
   FinishKeyGradient<P>(s, w, n);
-  StoreFeatureGradients(task, call.key_phi, w, w.K, task.K(grad.d_k), begin, n);
+  StoreKeyGradients(task, grad, w.dF, w, begin, n);
 }
 
 // Not causal, first: the state that every query read.
@@ -234,11 +184,7 @@ void QueryGradientChunk(const HeadTask& task, const MixerGradients& grad, const 
     AddQueryGradient<P>(s, w, n, g);
     AddStateGradient<P>(s, w, n, g);
   }
-  if (call.scale != 1) {
-    Scale(call.scale, w.dF, n * s.F);
-    call.phi.Forward(w.raw, n, s.K, w.Q);  // without the scale
-  }
-  StoreFeatureGradients(task, call.phi, w, w.Q, task.Q(grad.d_q), begin, n);
+  StoreQueryGradients(task, grad, w, begin, n);
 }
 
 // Last: d_k and d_v.
@@ -256,11 +202,12 @@ void KeyGradientChunk(const HeadTask& task, const MixerGradients& grad, const Ba
     StoreRows(task.V(grad.d_v, g), begin, n, w.dV);
   }
   FinishKeyGradient<P>(s, w, n);
-  StoreFeatureGradients(task, call.key_phi, w, w.K, task.K(grad.d_k), begin, n);
+  StoreKeyGradients(task, grad, w.dF, w, begin, n);
 }
 
+// Without decays and delta rule.
 template <class P>
-void BackwardTask(const Task& task, const MixerGradients& grad, const BackwardScratch& w) {
+void SweepTwice(const Task& task, const MixerGradients& grad, const BackwardScratch& w) {
   using Chunk = void (*)(const HeadTask&, const MixerGradients&, const BackwardScratch&, int64_t);
   const int64_t C = task.call.shape.C, T = task.queries.length, S = task.keys.length;
   const auto walk = [&](int64_t first, int64_t length, int64_t step, Chunk chunk) {
@@ -270,9 +217,6 @@ void BackwardTask(const Task& task, const MixerGradients& grad, const BackwardSc
       });
   };
   task.ForEachHead(w, LoadTransposedStates<P>);
-  task.ForEachHead(w, [&](const HeadTask& head, const BackwardScratch& share) {
-    LoadStateGradients(head, grad, share);
-  });
   if (task.call.in.options.causal) {
     if (grad.d_q.present()) walk(0, T, C, ForwardSweepChunk<P>);
     walk(LastChunk(S, C), S, -C, BackwardSweepChunk<P>);
@@ -281,6 +225,17 @@ void BackwardTask(const Task& task, const MixerGradients& grad, const BackwardSc
     walk(0, T, C, QueryGradientChunk<P>);
     walk(0, S, C, KeyGradientChunk<P>);
   }
+}
+
+template <class P>
+void BackwardTask(const Task& task, const MixerGradients& grad, const BackwardScratch& w) {
+  task.ForEachHead(w, [&](const HeadTask& head, const BackwardScratch& share) {
+    LoadStateGradients(head, grad, share);
+  });
+  if constexpr (P::kKeepsStates)
+    SweepFromKeptStates<P>(task, grad, w);
+  else
+    SweepTwice<P>(task, grad, w);
   task.ForEachHead(w, [&](const HeadTask& head, const BackwardScratch& share) {
     StoreStates(head, share.L, share.l, grad.d_S0, P::kNormalised ? grad.d_z0 : Array());
   });

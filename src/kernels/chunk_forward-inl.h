@@ -1,5 +1,5 @@
-// The chunkwise forward of the state mixers, equations (4) to (8) of docs/mixers.md. Included once
-// a SIMD target, inside foreach_target's loop.
+// The chunkwise forward of the state mixers, equations (4) to (8) and (41) to (49) of
+// docs/mixers.md. Included once a SIMD target, inside foreach_target's loop.
 #if defined(LINATTN_KERNELS_CHUNK_FORWARD_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LINATTN_KERNELS_CHUNK_FORWARD_INL_H_
 #undef LINATTN_KERNELS_CHUNK_FORWARD_INL_H_
@@ -50,17 +50,113 @@ inline void StoreStates(const HeadTask& task, const float* S, const float* z, co
   }
 }
 
-// S += K^T V, z += sum of K's rows, for the n tokens in scratch (eq. 7).
+// What the products below read of value head g, once LoadReads and LoadWrites have run: queries and
+// keys as the state sees them, the triangles, and what is written. With decays they are the value
+// head's own, else those of its key head.
+template <class P>
+const float* Queries(const ForwardScratch& w) {
+  return P::kDecays ? w.DQ : w.Q;
+}
+template <class P>
+const float* Keys(const ForwardScratch& w) {
+  return P::kDecays ? w.DK : w.K;
+}
+template <class P>
+const float* Scores(const ForwardScratch& w) {
+  return P::kDecays ? w.DA : w.A;
+}
+template <class P>
+const float* KeyScores(const ForwardScratch& w) {
+  return P::kDecays ? w.DB : w.B;
+}
+template <class P>
+const float* Writes(const ForwardScratch& w) {
+  return P::kDelta ? w.U : w.V;
+}
+
+// KT and, for the delta rule, B = tril(K K^T) of a key head (eq. 47). Decays of one factor a
+// channel cannot be put on afterwards: then the triangles are made by DecayScores.
+template <class P>
+void ScoreKeys(const ChunkShape& s, const ForwardScratch& w, int64_t n) {
+  if constexpr (!P::kPerChannel) Transpose({w.K, n, s.F, s.F}, w.KT, s.C);
+  if constexpr (!P::kPerChannel && P::kDelta) {
+    LowerProduct(n, s.F, w.K, w.KT, s.C, w.B);
+    MaskUpper(n, s.C, nullptr, w.B);
+  }
+}
+
+// A = tril(Q K^T) of a key head (eq. 4), after ScoreKeys.
+template <class P>
+void ScoreQueries(const ChunkShape& s, const ForwardScratch& w, int64_t n) {
+  if constexpr (!P::kPerChannel) {
+    LowerProduct(n, s.F, w.Q, w.KT, s.C, w.A);
+    MaskUpper(n, s.C, nullptr, w.A);
+  }
+}
+
+// decayed [n,C] = the triangle of x [n,F] with K under value head g's decays; plain: without (eq.
+// 41).
+template <class P>
+void DecayScores(const ChunkShape& s, const ForwardScratch& w, int64_t n, const float* x,
+                 const float* plain, float* decayed) {
+  if constexpr (P::kPerChannel) DecayedProduct({x, n, s.F, s.F}, w.K, w.a, s.C, decayed);
+  if constexpr (P::kDecay == Decay::kScalar) Multiply(n * s.C, plain, w.M, decayed);
+}
+
+template <class P>
+void LoadDecays(const HeadTask& task, const ForwardScratch& w, int64_t begin, int64_t n,
+                int64_t g) {
+  const ChunkShape& s = task.call.shape;
+  LoadRows(task.V(task.call.in.g, g), begin, n, w.a);
+  FillDecays({n, s.D, w.a, w.enter, w.leave, w.pass});
+  if constexpr (P::kDecay == Decay::kScalar) FillDecayTriangle(n, w.a, s.C, w.M);
+  DecayRows<P::kDecay>({w.K, n, s.F, s.F}, 1, w.leave, w.DK);
+}
+
+// U: what the delta rule writes instead of V, given the state before the chunk (eq. 48, 49).
+template <class P>
+void CorrectWrites(const HeadTask& task, const ForwardScratch& w, int64_t begin, int64_t n,
+                   int64_t g) {
+  const ChunkShape& s = task.call.shape;
+  LoadRows(task.V(task.call.in.beta, g), begin, n, w.beta);
+  DecayScores<P>(s, w, n, w.K, w.B, w.DB);
+  DecayRows<P::kDecay>({w.K, n, s.F, s.F}, -1, w.enter, w.NK);
+  std::copy_n(w.V, n * s.V, w.E);
+  Gemm({n, s.V, s.F}, {w.NK, s.F, 1}, {w.S + g * s.F * s.V, s.V}, {w.E, s.V, true});
+  SolveWrites({n, s.V, s.C, KeyScores<P>(w), w.beta}, w.E, w.U);
+}
+
+// Of value head g: V, decays, Keys and Writes.
+template <class P>
+void LoadWrites(const HeadTask& task, const ForwardScratch& w, int64_t begin, int64_t n,
+                int64_t g) {
+  LoadRows(task.V(task.call.in.v, g), begin, n, w.V);
+  if constexpr (P::kDecays) LoadDecays<P>(task, w, begin, n, g);
+  if constexpr (P::kDelta) CorrectWrites<P>(task, w, begin, n, g);
+}
+
+// Queries and Scores, after LoadWrites.
+template <class P>
+void LoadReads(const ChunkShape& s, const ForwardScratch& w, int64_t n) {
+  if constexpr (P::kDecays) {
+    DecayRows<P::kDecay>({w.Q, n, s.F, s.F}, 1, w.enter, w.DQ);
+    DecayScores<P>(s, w, n, w.Q, w.A, w.DA);
+  }
+}
+
+// S <- pass S + Keys^T Writes, z += sum of K's rows (eq. 7, 45).
 template <class P>
 HWY_INLINE void WriteState(const ChunkShape& s, const ForwardScratch& w, int64_t n, int64_t g) {
-  static_assert(P::kDecay == Decay::kNone && P::kWrite == Write::kAdd, "no such write yet");
-  Gemm({s.F, s.V, n}, {w.K, 1, s.F}, {w.V, s.V}, {w.S + g * s.F * s.V, s.V, true});
+  float* to = w.next + g * s.F * s.V;
+  DecayState<P::kDecay>(s.F, s.V, w.pass, w.S + g * s.F * s.V, to);
+  Gemm({s.F, s.V, n}, {Keys<P>(w), 1, s.F}, {Writes<P>(w), s.V}, {to, s.V, true});
   if constexpr (P::kNormalised) AddRows(w.K, n, s.F, w.z + g * s.F);
 }
 
-// O = Q S: what the tokens in scratch read from the state before their chunk (eq. 5).
+// O = Queries S: what the tokens in scratch read from the state before their chunk (eq. 5, 44).
+template <class P>
 HWY_INLINE void ReadState(const ChunkShape& s, const ForwardScratch& w, int64_t n, int64_t g) {
-  Gemm({n, s.V, s.F}, {w.Q, s.F, 1}, {w.S + g * s.F * s.V, s.V}, {w.O, s.V});
+  Gemm({n, s.V, s.F}, {Queries<P>(w), s.F, 1}, {w.S + g * s.F * s.V, s.V}, {w.O, s.V});
 }
 
 // den = Q z + row sums of A + eps; A may be null (eq. 6).
@@ -105,15 +201,15 @@ void CausalChunk(const HeadTask& task, const ForwardScratch& w, int64_t begin) {
   const int64_t n = std::min(s.C, task.keys.length - begin);
   LoadQueries(task, w, begin, n);
   LoadKeys(task, w, begin, n);
-  Transpose({w.K, n, s.F, s.F}, w.KT, s.C);
-  LowerProduct(n, s.F, w.Q, w.KT, s.C, w.A);
-  MaskUpper(n, s.C, nullptr, w.A);
+  ScoreKeys<P>(s, w, n);
+  ScoreQueries<P>(s, w, n);
   PrefetchRows(task.Q(call.in.q), begin + s.C, s.C);
   for (int64_t g = 0; g < s.G; ++g) {
-    LoadRows(task.V(call.in.v, g), begin, n, w.V);
-    ReadState(s, w, n, g);
+    LoadWrites<P>(task, w, begin, n, g);
+    LoadReads<P>(s, w, n);
+    ReadState<P>(s, w, n, g);
     PrefetchRows(task.V(call.in.v, g), begin + s.C, s.C);
-    LowerTimes(n, s.V, w.A, s.C, w.V, {w.O, s.V, true});
+    LowerTimes(n, s.V, Scores<P>(w), s.C, Writes<P>(w), {w.O, s.V, true});
     ReadNormaliser<P>(call, w, w.A, n, g);
     PrefetchRows(task.O(call.out.o, g), begin + s.C, s.C);
     WriteState<P>(s, w, n, g);
@@ -139,7 +235,7 @@ void QueryChunk(const HeadTask& task, const ForwardScratch& w, int64_t begin) {
   const int64_t n = std::min(task.call.shape.C, task.queries.length - begin);
   LoadQueries(task, w, begin, n);
   for (int64_t g = 0; g < task.call.shape.G; ++g) {
-    ReadState(task.call.shape, w, n, g);
+    ReadState<P>(task.call.shape, w, n, g);
     ReadNormaliser<P>(task.call, w, nullptr, n, g);
     StoreOutputs<P>(task, w, begin, n, g);
   }
@@ -154,9 +250,9 @@ void ForwardTask(const Task& task, const ForwardScratch& w) {
           w, [=](const HeadTask& head, const ForwardScratch& share) { chunk(head, share, begin); });
   };
   task.ForEachHead(w, LoadStates<P>);
-  if (task.call.in.options.causal) {
+  if (P::kKeepsStates || task.call.in.options.causal) {
     walk(task.keys.length, CausalChunk<P>);
-  } else {
+  } else if constexpr (!P::kKeepsStates) {
     walk(task.keys.length, KeyChunk<P>);
     walk(task.queries.length, QueryChunk<P>);
   }

@@ -21,11 +21,12 @@ namespace linattn {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Row i is array(tokens.row, tokens[i], head, :), with array [B,T,heads,C].
+// Row i is array(tokens.row, tokens[i], head, :), with array [B,T,heads,C], or [B,T,heads] as C = 1.
 struct TokenRows {
   const Array& array;
   const TokenList& tokens;
   int64_t head;
+  int64_t channels() const { return array.rank == 4 ? array.shape[3] : 1; }
 };
 
 // Rows are short: a call of memcpy costs as much as the copy.
@@ -55,7 +56,7 @@ HWY_INLINE void WidenRow(const F16* HWY_RESTRICT x, int64_t n, float* HWY_RESTRI
 // Rows [begin, begin + n) -> y [n,C].
 inline void LoadRows(const TokenRows& rows, int64_t begin, int64_t n, float* y) {
   const auto& [array, tokens, head] = rows;
-  const int64_t C = array.shape[3];
+  const int64_t C = rows.channels();
   for (int64_t i = begin; i < begin + n; ++i, y += C) {
     if (array.dtype == DType::kBF16) {
       WidenRow(array.At<BF16>(tokens.row, tokens[i], head), C, y);
@@ -71,7 +72,7 @@ inline void LoadRows(const TokenRows& rows, int64_t begin, int64_t n, float* y) 
 inline void StoreRows(const TokenRows& rows, int64_t begin, int64_t n, const float* x) {
   const auto& [array, tokens, head] = rows;
   if (!array.present()) return;
-  const int64_t C = array.shape[3];
+  const int64_t C = rows.channels();
   for (int64_t i = begin; i < begin + n; ++i, x += C) {
     if (array.dtype == DType::kBF16) {
       NarrowRow(x, C, array.At<BF16>(tokens.row, tokens[i], head));
@@ -80,6 +81,35 @@ inline void StoreRows(const TokenRows& rows, int64_t begin, int64_t n, const flo
                      [](float value) { return ToF16(value); });
     } else {
       CopyRow(x, C, array.At<float>(tokens.row, tokens[i], head));
+    }
+  }
+}
+
+// y += x, row by row.
+HWY_INLINE void AddRow(const float* HWY_RESTRICT x, int64_t n, float* HWY_RESTRICT y) {
+  ForEachVector(n, [=](auto load, auto store, int64_t i) HWY_ATTR {
+    store(hn::Add(load(y + i), load(x + i)), y + i);
+  });
+}
+
+HWY_INLINE void AddRow(const float* HWY_RESTRICT x, int64_t n, BF16* HWY_RESTRICT y) {
+  for (int64_t i = 0; i < n; i += kLanes)
+    StoreRow(hn::Add(LoadRow(y + i, n - i), LoadRow(x + i, n - i)), y + i, n - i);
+}
+
+// Rows [begin, begin + n) += x [n,C]; nothing if the array is absent.
+inline void AddRows(const TokenRows& rows, int64_t begin, int64_t n, const float* x) {
+  const auto& [array, tokens, head] = rows;
+  if (!array.present()) return;
+  const int64_t C = rows.channels();
+  for (int64_t i = begin; i < begin + n; ++i, x += C) {
+    if (array.dtype == DType::kBF16) {
+      AddRow(x, C, array.At<BF16>(tokens.row, tokens[i], head));
+    } else if (array.dtype == DType::kF16) {
+      F16* y = array.At<F16>(tokens.row, tokens[i], head);
+      std::transform(x, x + C, y, y, [](float a, F16 b) { return ToF16(a + ToFloat(b)); });
+    } else {
+      AddRow(x, C, array.At<float>(tokens.row, tokens[i], head));
     }
   }
 }
