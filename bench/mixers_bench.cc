@@ -50,6 +50,7 @@ struct Tensors {
     if (mixer.write == Write::kDelta) {
       in.beta = Make(beta, 1), grad.d_beta = Make(d_beta, 1);
       Flatten(in.beta), Flatten(grad.d_beta);
+      in.options.feature_map = &FeatureMapByName("l2");  // keys of norm 1, as layers give them
     }
     std::mt19937 random(1);
     std::normal_distribution<float> normal;
@@ -93,7 +94,9 @@ void CheckRight(const Mixer& mixer, Shape shape) {
         ErrorOf(fast.o, reference.o));
   for (auto [x, y] : {std::pair(&fast.d_q, &reference.d_q),
                       {&fast.d_k, &reference.d_k},
-                      {&fast.d_v, &reference.d_v}})
+                      {&fast.d_v, &reference.d_v},
+                      {&fast.d_g, &reference.d_g},
+                      {&fast.d_beta, &reference.d_beta}})
     Check(ErrorOf(*x, *y) <= mixer.tolerance.backward, "bench",
           "{}'s backward must be right before it is timed, but its error is {:.2g}", mixer.name,
           ErrorOf(*x, *y));
@@ -151,6 +154,7 @@ void Step(benchmark::State& state, const Mixer& mixer, Shape shape) {
   in.q = rows(x.in.q), in.k = rows(x.in.k), in.v = rows(x.in.v), in.g = rows(x.in.g);
   in.beta = rows(x.in.beta), in.o = rows(x.out.o);
   in.state = blocks.data(), in.length = lengths.data(), in.capacity = capacity;
+  in.options = x.in.options;
   for (auto _ : state) mixer.step(in);
   state.SetBytesProcessed(state.iterations() * shape.B * floats * 4 *
                           (mixer.family == Family::kState ? 2 : 1));

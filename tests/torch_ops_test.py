@@ -25,6 +25,23 @@ def softmax_formula(q, k, v):
     return torch.einsum("bhts,bshv->bthv", scores.masked_fill(future, -torch.inf).softmax(-1), v)
 
 
+def recurrence(q, k, v, g=None, beta=None, normalise_keys=False):
+    """S = exp(g) S + beta k (v - rho (exp(g) S)^T k)^T, o = S^T q K^-1/2, token by token."""
+    if normalise_keys:
+        q, k = (x / (x.square().sum(-1, keepdim=True) + 1e-6).sqrt() for x in (q, k))
+    state, outputs = q.new_zeros(*q.shape[:1], *q.shape[2:], v.shape[-1]), []
+    for t in range(q.shape[1]):
+        if g is not None:
+            state = state * (g[:, t, :, None] if g.dim() == 3 else g[:, t]).exp().unsqueeze(-1)
+        written = v[:, t]
+        if beta is not None:
+            held = torch.einsum("bhkv,bhk->bhv", state, k[:, t])
+            written = beta[:, t, :, None] * (written - held)
+        state = state + torch.einsum("bhk,bhv->bhkv", k[:, t], written)
+        outputs.append(torch.einsum("bhkv,bhk->bhv", state, q[:, t]) / q.shape[-1] ** 0.5)
+    return torch.stack(outputs, 1)
+
+
 def run(f, inputs):
     inputs = [x.clone().requires_grad_() for x in inputs]
     o = f(*inputs)
@@ -32,16 +49,48 @@ def run(f, inputs):
     return [o.detach()] + [x.grad for x in inputs]
 
 
-for name, formula in (("linear", linear_formula), ("softmax", softmax_formula)):
-    op = getattr(torch.ops.linattn, name)
-    shapes = [(2, 37, 3, 8), (2, 37, 3, 8), (2, 37, 3, 5)]
-    inputs = [torch.randn(s, dtype=torch.float64) for s in shapes]
+def expect_same(name, op, formula, inputs):
     expected = run(formula, inputs)
-    for dtype, bound in ((torch.float64, 1e-12), (torch.float32, 1e-5)):
+    for dtype, bound in ((torch.float64, 1e-12), (torch.float32, 2e-5)):
         found = run(lambda *x: op(*x)[0], [x.to(dtype) for x in inputs])
         for x, ref in zip(found, expected):
             error = ((x.double() - ref).abs().max() / ref.abs().max()).item()
             assert x.dtype == dtype and error < bound, (name, dtype, error)
+
+
+def random(*shape):
+    return torch.randn(shape, dtype=torch.float64)
+
+
+B, T, H, K, V = 2, 37, 3, 8, 5
+for name, formula in (("linear", linear_formula), ("softmax", softmax_formula)):
+    inputs = [random(B, T, H, K), random(B, T, H, K), random(B, T, H, V)]
+    expect_same(name, getattr(torch.ops.linattn, name), formula, inputs)
+
+SCALAR, PER_CHANNEL = (B, T, H), (B, T, H, K)
+for name, decay, delta in (
+    ("retention", SCALAR, False),
+    ("simple_gla", SCALAR, False),
+    ("gla", PER_CHANNEL, False),
+    ("delta", None, True),
+    ("gated_delta", SCALAR, True),
+    ("kda", PER_CHANNEL, True),
+):
+    inputs = [random(B, T, H, K), random(B, T, H, K), random(B, T, H, V)]
+    names = ["q", "k", "v"]
+    if decay:
+        inputs.append(torch.nn.functional.logsigmoid(random(*decay)))
+        names.append("g")
+    if delta:
+        inputs.append(random(B, T, H).sigmoid())
+        names.append("beta")
+    op = getattr(torch.ops.linattn, name)
+    expect_same(
+        name,
+        lambda *x: op(**dict(zip(names, x)), feature_map="l2" if delta else ""),
+        lambda *x: recurrence(**dict(zip(names, x)), normalise_keys=delta),
+        inputs,
+    )
 
 q, k, v = (torch.randn(1, 6, 1, 4) for _ in range(3))
 o, S, z = torch.ops.linattn.linear(q, k, v)

@@ -66,8 +66,8 @@ Outputs AllocateOutputs(const Call& call, const MixerDims& d, const Tensor& v) {
   const bool state = call.mixer->family == Family::kState;
   const auto sums = v.options().dtype(call.reference ? at::kDouble : at::kFloat);
   const int64_t heads = state ? d.HV : d.H;
-  Outputs out{.o = at::empty({d.B, d.T, heads, d.V}, v.options()),
-              .norm = at::empty({d.B, d.T, heads}, sums)};
+  Outputs out{.o = at::empty({d.B, d.T, heads, d.V}, v.options())};
+  if (!state || call.mixer->normalised) out.norm = at::empty({d.B, d.T, heads}, sums);
   if (!state || !call.tensors.final_state) return out;
   out.ST = at::empty({d.N, d.HV, d.F, d.V}, sums);
   if (call.mixer->normalised && call.tensors.options.normalise)

@@ -31,11 +31,15 @@ MixTensors RandomInputs(const Mixer& mixer, Sizes s, at::ScalarType type = at::k
   in.v = random({s.B, s.T, s.HV, s.V});
   if (!state) return in;
   const auto sums = type == at::kDouble ? at::kDouble : at::kFloat;
-  in.S0 = at::randn({s.B, s.HV, s.K, s.V}, sums);
-  if (mixer.normalised) in.z0 = at::rand({s.B, s.HV, s.K}, sums) + 1;
+  const int64_t F = FeatureMapByName(mixer.feature_map).Features(s.K);
+  in.S0 = at::randn({s.B, s.HV, F, s.V}, sums);
+  if (mixer.normalised) in.z0 = at::rand({s.B, s.HV, F}, sums) + 1;
+  // Its keys have norm 1, else the state grows from token to token.
+  if (mixer.write == Write::kDelta) in.options.feature_map = &FeatureMapByName("l2");
   if (mixer.decay != Decay::kNone) {
-    in.g = -at::rand({s.B, s.T, s.HV}, type);
-    if (mixer.decay == Decay::kPerChannel) in.g = -at::rand({s.B, s.T, s.HV, s.K}, type);
+    std::vector<int64_t> shape{s.B, s.T, s.HV};
+    if (mixer.decay == Decay::kPerChannel) shape.push_back(s.K);
+    in.g = -at::rand(shape, type) - 0.01;  // a step up stays below 0
   }
   if (mixer.write == Write::kDelta) in.beta = at::rand({s.B, s.T, s.HV}, type);
   return in;
@@ -63,7 +67,7 @@ constexpr double kTolerance = 1e-7;
 
 TEST_P(EveryMixer, GradientsOfEveryInput) {
   for (const bool causal : {true, false}) {
-    if (!causal && mixer.family == Family::kState && mixer.decay != Decay::kNone) continue;
+    if (!causal && mixer.causal_only) continue;
     auto in = RandomInputs(mixer, {});
     in.options.causal = causal;
     EXPECT_LT(GradientErrorOf(mixer, in), kTolerance) << "causal " << causal;
@@ -89,15 +93,15 @@ TEST_P(EveryMixer, GradientsUnderAMask) {
 
 TEST_P(EveryMixer, GradientsOfPackedSequences) {
   auto in = RandomInputs(mixer, {.B = 1, .T = 7});
-  if (in.S0.defined()) in.S0 = at::randn({3, 4, 3, 2}, at::kDouble);
-  if (in.z0.defined()) in.z0 = at::rand({3, 4, 3}, at::kDouble) + 1;
+  for (auto* state : {&in.S0, &in.z0})
+    if (state->defined()) *state = at::cat({*state, *state + 0.5, *state * 0.5});
   in.boundaries = at::tensor({0, 3, 3, 7}, at::kLong);
   EXPECT_LT(GradientErrorOf(mixer, in), kTolerance);
 }
 
 TEST_P(EveryMixer, CrossGradients) {
   auto in = RandomInputs(mixer, {.T = 4});
-  if (in.g.defined() || in.beta.defined()) return;
+  if (mixer.causal_only || mixer.self_only) return;
   const auto keys = RandomInputs(mixer, {.T = 6});
   in.k = keys.k, in.v = keys.v;
   in.options.cross = true, in.options.causal = false;
@@ -119,20 +123,23 @@ TEST_P(EveryMixer, Float32AndBFloat16MatchFloat64) {
       for (auto* t : {&in.S0, &in.z0})
         if (t->defined()) *t = t->to(sums);
       for (auto* t : {&in.g, &in.beta})
-        if (t->defined()) *t = t->to(sums);
+        if (t->defined()) *t = t->detach().to(sums).requires_grad_();
       const auto out = Mix(mixer, in);
       (out.o.to(at::kDouble) * at::cos(at::arange(out.o.numel(), at::kDouble)).view_as(out.o))
           .sum()
           .backward();
-      return TensorList{out.o.to(at::kDouble), x.grad().to(at::kDouble)};
+      TensorList results{out.o.to(at::kDouble), x.grad().to(at::kDouble)};
+      for (const auto& t : {in.g, in.beta})
+        if (t.defined()) results.push_back(t.grad().to(at::kDouble));
+      return results;
     };
     const auto ref = run(at::kDouble, at::kDouble), fast = run(type, at::kFloat);
     // bfloat16: inputs are exact, results rounded to 8 bits
     const double bounds[] = {type == at::kFloat ? mixer.tolerance.forward : 8e-3,
                              type == at::kFloat ? mixer.tolerance.backward : 8e-3};
-    for (int i = 0; i < 2; ++i)
-      EXPECT_LT(((fast[i] - ref[i]).abs().max() / ref[i].abs().max()).item<double>(), bounds[i])
-          << c10::toString(type) << (i ? " gradient" : " o");
+    for (size_t i = 0; i < ref.size(); ++i)
+      EXPECT_LT(((fast[i] - ref[i]).abs().max() / ref[i].abs().max()).item<double>(), bounds[i > 0])
+          << c10::toString(type) << (i > 0 ? " gradient " : " o ") << i;
   }
 }
 
@@ -176,6 +183,24 @@ TEST(MixOp, LinearIsARunningMeanAndStateLearns) {
   in.z0 = at::ones({1, 1, 1});
   Mix("linear", in).ST.sum().backward();
   EXPECT_EQ(in.S0.grad().item<float>(), 1);
+}
+
+// A decay of its own for each head, the same for all tokens, expanded; learned for once.
+TEST(MixOp, GateAsAView) {
+  torch::manual_seed(7);
+  const Mixer& mixer = MixerByName("retention");
+  auto in = RandomInputs(mixer, {}, at::kFloat);
+  const Tensor heads = at::tensor({-0.1, -0.2, -0.3, -0.4}, at::kFloat).requires_grad_();
+  in.g = heads.expand({2, 5, 4});
+  Tensor o = Mix(mixer, in).o;
+  o.sum().backward();
+  const Tensor gradient = heads.grad().clone();
+  heads.mutable_grad().reset();
+  in.g = heads.expand({2, 5, 4}).contiguous();
+  const Tensor same = Mix(mixer, in).o;
+  same.sum().backward();
+  EXPECT_TRUE(at::equal(o, same));
+  EXPECT_TRUE(at::equal(gradient, heads.grad()));
 }
 
 TEST(MixOp, FeatureMapOfTheUser) {
