@@ -1,11 +1,6 @@
-// Softmax attention by blocks, without ever forming T x T. Which keys a query sees is a Rule, so
-// that full, causal, windowed and sparse patterns are one algorithm (eq. 19 to 27 of
-// docs/mixers.md). Included once a SIMD target, inside foreach_target's loop.
-//
-// A Rule answers for the queries [q0, q1) and keys [k0, k1) of a sequence, at most a block of each:
-//     Sees Block(q0, q1, k0, k1) const;                 // blocks that see nothing are skipped
-//     void Hide(q0, q1, k0, k1, float* scores) const;   // -inf where a pair is not seen; asked
-//     only for kSome
+// Softmax attention by blocks, without ever forming T x T. Which keys a query sees is data
+// (Visibility), so that full, causal, windowed, sparse and hashed patterns are one algorithm (eq. 19
+// to 27 of docs/mixers.md). Included once a SIMD target, inside foreach_target's loop.
 //
 // Scores are kept transposed, [keys,queries], and so are forward's outputs, [V,queries]: every
 // maximum and sum over keys then runs down a column of lanes, nothing is summed across a vector,
@@ -92,9 +87,25 @@ HWY_INLINE void BeginTile(const SoftmaxGroup& g, int64_t head, int64_t begin, in
     ScaleRow(g.scale, n * g.K, s.rows);
     TransposeBlock(s.rows, n, g.K, s.q_T + (q0 - begin) * g.K);
   }
-  std::fill_n(s.o_T, kTileQueries * g.V, 0.0f);
-  std::fill_n(s.max, kTileQueries, -std::numeric_limits<float>::infinity());
-  std::fill_n(s.sum, kTileQueries, 0.0f);
+  const int64_t used = (end - begin + kQueries - 1) / kQueries * kQueries;
+  std::fill_n(s.o_T, used * g.V, 0.0f);
+  std::fill_n(s.max, used, -std::numeric_limits<float>::infinity());
+  std::fill_n(s.sum, used, 0.0f);
+}
+
+// Joins row o [V] with log-sum-exp l, whose exponentials were summed elsewhere, to what the arrays
+// hold for token t (eq. 28).
+HWY_INLINE void JoinRow(const SoftmaxGroup& g, int64_t t, int64_t head, float l, float* o) {
+  if (l == -std::numeric_limits<float>::infinity()) return;
+  float& norm = *g.out->norm.At<float>(g.queries.row, t, head);
+  const float joined = std::max(norm, l) + std::log1p(std::exp(-std::abs(norm - l)));
+  const FloatTag d;
+  const auto old_part = hn::Set(d, std::exp(norm - joined)), part = hn::Set(d, std::exp(l - joined));
+  float* sum = g.out->o.At<float>(g.queries.row, t, head);
+  ForEachVector(g.V, [&](auto load, auto store, int64_t c) HWY_ATTR {
+    store(hn::MulAdd(part, load(o + c), hn::Mul(old_part, load(sum + c))), sum + c);
+  });
+  norm = joined;
 }
 
 // o = o_T / sum, norm = max + log sum (eq. 24).
@@ -105,37 +116,48 @@ HWY_INLINE void EndTile(const SoftmaxGroup& g, int64_t head, int64_t begin, int6
     for (int64_t i = 0; i < n; ++i) {
       const bool sees_nothing = s.max[b + i] == -std::numeric_limits<float>::infinity();
       const float factor = sees_nothing ? 0 : 1 / s.sum[b + i];
-      for (int64_t c = 0; c < g.V; ++c)
-        s.rows[i * g.V + c] = factor * s.o_T[b * g.V + c * kQueries + i];
-      if (g.out->norm.present())
-        *g.out->norm.At<float>(g.queries.row, g.queries[q0 + i], head) =
-            s.max[b + i] + std::log(s.sum[b + i]);
+      const float l = s.max[b + i] + std::log(s.sum[b + i]);
+      float* row = s.rows + i * g.V;
+      for (int64_t c = 0; c < g.V; ++c) row[c] = factor * s.o_T[b * g.V + c * kQueries + i];
+      if (g.add)
+        JoinRow(g, g.queries[q0 + i], head, l, row);
+      else if (g.out->norm.present())
+        *g.out->norm.At<float>(g.queries.row, g.queries[q0 + i], head) = l;
     }
-    StoreRows({g.out->o, g.queries, head}, q0, n, s.rows);
+    if (!g.add) StoreRows({g.out->o, g.queries, head}, q0, n, s.rows);
   }
 }
 
+// The queries [q0, q0 + n) of a tile, its block b, and the keys of `span`, which lie in s.k and s.v
+// from key `loaded` on.
+HWY_INLINE void ForwardBlock(const SoftmaxGroup& g, int64_t q0, int64_t n, int64_t b, KeySpan span,
+                             int64_t loaded, ForwardState& s) {
+  const int64_t keys = span.end - span.begin, columns = Columns(n), at = span.begin - loaded;
+  float* o_T = s.o_T + b * g.V;
+  Gemm({keys, columns, g.K}, {s.k + at * g.K, g.K, 1}, {s.q_T + b * g.K, kQueries},
+       {s.scores, kQueries});
+  if (!g.visible.All(q0, q0 + n, span.begin, span.end))
+    g.visible.Hide(q0, q0 + n, span.begin, span.end, s.scores);
+  Renew(keys, columns, g.V, s.scores, s.max + b, s.sum + b, o_T);
+  Gemm({g.V, columns, keys}, {s.v + at * g.V, 1, g.V}, {s.scores, kQueries},
+       {o_T, kQueries, true});
+}
+
 // The queries [begin, begin + kTileQueries) of one head.
-template <class Rule>
-HWY_INLINE void ForwardTile(const SoftmaxGroup& g, const Rule& rule, int64_t head, int64_t begin,
-                            float* scratch) {
+HWY_INLINE void ForwardTile(const SoftmaxGroup& g, int64_t head, int64_t begin, float* scratch) {
   ForwardState s(g.K, g.V, scratch);
   const int64_t end = std::min(begin + kTileQueries, g.queries.length);
   BeginTile(g, head, begin, end, s);
   for (int64_t k0 = 0; k0 < g.keys.length; k0 += kKeys) {
-    const int64_t k1 = std::min(k0 + kKeys, g.keys.length), keys = k1 - k0;
-    if (rule.Block(begin, end, k0, k1) == Sees::kNone) continue;
-    LoadRows({g.in->k, g.keys, g.kv_head}, k0, keys, s.k);
-    LoadRows({g.in->v, g.keys, g.kv_head}, k0, keys, s.v);
+    const KeySpan block =
+        g.visible.Trim(begin, end, k0, std::min(k0 + kKeys, g.keys.length));
+    if (block.empty()) continue;
+    LoadRows({g.in->k, g.keys, g.kv_head}, block.begin, block.end - block.begin, s.k);
+    LoadRows({g.in->v, g.keys, g.kv_head}, block.begin, block.end - block.begin, s.v);
     for (int64_t q0 = begin; q0 < end; q0 += kQueries) {
-      const int64_t n = std::min(kQueries, end - q0), b = q0 - begin, columns = Columns(n);
-      const Sees sees = rule.Block(q0, q0 + n, k0, k1);
-      if (sees == Sees::kNone) continue;
-      float* o_T = s.o_T + b * g.V;
-      Gemm({keys, columns, g.K}, {s.k, g.K, 1}, {s.q_T + b * g.K, kQueries}, {s.scores, kQueries});
-      if (sees == Sees::kSome) rule.Hide(q0, q0 + n, k0, k1, s.scores);
-      Renew(keys, columns, g.V, s.scores, s.max + b, s.sum + b, o_T);
-      Gemm({g.V, columns, keys}, {s.v, 1, g.V}, {s.scores, kQueries}, {o_T, kQueries, true});
+      const int64_t n = std::min(kQueries, end - q0);
+      const KeySpan span = g.visible.Trim(q0, q0 + n, block.begin, block.end);
+      if (!span.empty()) ForwardBlock(g, q0, n, q0 - begin, span, block.begin, s);
     }
   }
   EndTile(g, head, begin, end, s);
@@ -152,9 +174,9 @@ HWY_INLINE void ComputeDelta(const SoftmaxGroup& g, BackwardState& s) {
   for (int64_t j = 0; j < g.heads; ++j) {
     for (int64_t q0 = 0; q0 < T; q0 += kQueries) {
       const int64_t n = std::min(kQueries, T - q0);
-      LoadRows({g.gradients->d_o, g.queries, g.head + j}, q0, n, s.d_o);
+      LoadRows({g.gradients->d_o, g.queries, g.Head(j)}, q0, n, s.d_o);
       TransposeBlock(s.d_o, n, g.V, s.d_o_T);
-      LoadRows({g.out->o, g.queries, g.head + j}, q0, n, s.v);
+      LoadRows({g.out->o, g.queries, g.Head(j)}, q0, n, s.v);
       TransposeBlock(s.v, n, g.V, s.d_v);
       for (int64_t i = 0; i < kQueries; i += kLanes) {
         auto sum = hn::Zero(d);
@@ -167,19 +189,19 @@ HWY_INLINE void ComputeDelta(const SoftmaxGroup& g, BackwardState& s) {
   }
 }
 
-// The queries [q0, q0 + n) of head g.head + j, both ways round, with the shift of their exponents:
+// The queries [q0, q0 + n) of head g.Head(j), both ways round, with the shift of their exponents:
 // l, or +inf where a query sees nothing or does not exist, which makes its p vanish.
 HWY_INLINE void LoadQueries(const SoftmaxGroup& g, int64_t j, int64_t q0, int64_t n,
                             BackwardState& s) {
-  LoadRows({g.in->q, g.queries, g.head + j}, q0, n, s.q);
+  LoadRows({g.in->q, g.queries, g.Head(j)}, q0, n, s.q);
   ScaleRow(g.scale, n * g.K, s.q);
-  LoadRows({g.gradients->d_o, g.queries, g.head + j}, q0, n, s.d_o);
+  LoadRows({g.gradients->d_o, g.queries, g.Head(j)}, q0, n, s.d_o);
   TransposeBlock(s.q, n, g.K, s.q_T);
   TransposeBlock(s.d_o, n, g.V, s.d_o_T);
   std::fill_n(s.shift, kQueries, std::numeric_limits<float>::infinity());
   std::fill_n(s.mean, kQueries, 0.0f);
   for (int64_t i = 0; i < n; ++i) {
-    const float l = *g.out->norm.At<float>(g.queries.row, g.queries[q0 + i], g.head + j);
+    const float l = *g.out->norm.At<float>(g.queries.row, g.queries[q0 + i], g.Head(j));
     if (l != -std::numeric_limits<float>::infinity()) s.shift[i] = l;
     s.mean[i] = s.delta[j * g.queries.length + q0 + i];
   }
@@ -198,29 +220,37 @@ HWY_INLINE void ScoreGradients(int64_t keys, int64_t columns, BackwardState& s) 
   }
 }
 
-// One block of queries against one block of keys: adds to d_k, d_v and to its rows of d_q.
-template <class Rule>
-HWY_INLINE void BackwardBlock(const SoftmaxGroup& g, const Rule& rule, int64_t j, int64_t q0,
-                              int64_t k0, BackwardState& s) {
-  const int64_t n = std::min(kQueries, g.queries.length - q0),
-                keys = std::min(kKeys, g.keys.length - k0);
-  const Sees sees = rule.Block(q0, q0 + n, k0, k0 + keys);
-  if (sees == Sees::kNone) return;
+// The queries from q0 on against the keys [k0, k0 + keys): adds to d_k, d_v and its rows of d_q.
+HWY_INLINE void BackwardBlock(const SoftmaxGroup& g, int64_t j, int64_t q0, int64_t k0,
+                              int64_t keys, BackwardState& s) {
+  const int64_t n = std::min(kQueries, g.queries.length - q0);
+  const KeySpan span = g.visible.Trim(q0, q0 + n, k0, k0 + keys);
+  if (span.empty()) return;
   LoadQueries(g, j, q0, n, s);
-  const int64_t columns = Columns(n);
-  Gemm({keys, columns, g.K}, {s.k, g.K, 1}, {s.q_T, kQueries}, {s.P, kQueries});
-  if (sees == Sees::kSome) rule.Hide(q0, q0 + n, k0, k0 + keys, s.P);
-  Gemm({keys, columns, g.V}, {s.v, g.V, 1}, {s.d_o_T, kQueries}, {s.d_S, kQueries});
+  const int64_t columns = Columns(n), at = span.begin - k0;
+  keys = span.end - span.begin;
+  float *k = s.k + at * g.K, *v = s.v + at * g.V;
+  Gemm({keys, columns, g.K}, {k, g.K, 1}, {s.q_T, kQueries}, {s.P, kQueries});
+  if (!g.visible.All(q0, q0 + n, span.begin, span.end))
+    g.visible.Hide(q0, q0 + n, span.begin, span.end, s.P);
+  Gemm({keys, columns, g.V}, {v, g.V, 1}, {s.d_o_T, kQueries}, {s.d_S, kQueries});
   ScoreGradients(keys, columns, s);
-  Gemm({keys, g.V, n}, {s.P, kQueries, 1}, {s.d_o, g.V}, {s.d_v, g.V, true});
-  Gemm({keys, g.K, n}, {s.d_S, kQueries, 1}, {s.q, g.K}, {s.d_k, g.K, true});
+  Gemm({keys, g.V, n}, {s.P, kQueries, 1}, {s.d_o, g.V}, {s.d_v + at * g.V, g.V, true});
+  Gemm({keys, g.K, n}, {s.d_S, kQueries, 1}, {s.q, g.K}, {s.d_k + at * g.K, g.K, true});
   float* d_q = s.d_q + (j * g.queries.length + q0) * g.K;
-  Gemm({n, g.K, keys}, {s.d_S, 1, kQueries}, {s.k, g.K}, {d_q, g.K, true});
+  Gemm({n, g.K, keys}, {s.d_S, 1, kQueries}, {k, g.K}, {d_q, g.K, true});
+}
+
+HWY_INLINE void PutRows(const SoftmaxGroup& g, const TokenRows& rows, int64_t begin, int64_t n,
+                        const float* x) {
+  if (g.add)
+    AddRows(rows, begin, n, x);
+  else
+    StoreRows(rows, begin, n, x);
 }
 
 // All of one group, so that every sum has one owner and one order.
-template <class Rule>
-HWY_INLINE void BackwardGroup(const SoftmaxGroup& g, const Rule& rule, float* scratch) {
+HWY_INLINE void BackwardGroup(const SoftmaxGroup& g, float* scratch) {
   const int64_t T = g.queries.length;
   BackwardState s(g.heads, T, g.K, g.V, scratch);
   ComputeDelta(g, s);
@@ -232,13 +262,13 @@ HWY_INLINE void BackwardGroup(const SoftmaxGroup& g, const Rule& rule, float* sc
     std::fill_n(s.d_k, keys * g.K, 0.0f);
     std::fill_n(s.d_v, keys * g.V, 0.0f);
     for (int64_t j = 0; j < g.heads; ++j)
-      for (int64_t q0 = 0; q0 < T; q0 += kQueries) BackwardBlock(g, rule, j, q0, k0, s);
-    StoreRows({g.gradients->d_k, g.keys, g.kv_head}, k0, keys, s.d_k);
-    StoreRows({g.gradients->d_v, g.keys, g.kv_head}, k0, keys, s.d_v);
+      for (int64_t q0 = 0; q0 < T; q0 += kQueries) BackwardBlock(g, j, q0, k0, keys, s);
+    PutRows(g, {g.gradients->d_k, g.keys, g.kv_head}, k0, keys, s.d_k);
+    PutRows(g, {g.gradients->d_v, g.keys, g.kv_head}, k0, keys, s.d_v);
   }
   ScaleRow(g.scale, g.heads * T * g.K, s.d_q);
   for (int64_t j = 0; j < g.heads; ++j)
-    StoreRows({g.gradients->d_q, g.queries, g.head + j}, 0, T, s.d_q + j * T * g.K);
+    PutRows(g, {g.gradients->d_q, g.queries, g.Head(j)}, 0, T, s.d_q + j * T * g.K);
 }
 
 }  // namespace HWY_NAMESPACE

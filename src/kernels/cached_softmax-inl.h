@@ -1,4 +1,4 @@
-// Softmax attention of one query over a cache of keys and values, which is read once and in order.
+// Softmax attention of one query over chosen rows of a cache of keys and values, float32 or bfloat16.
 // Included once a SIMD target, inside foreach_target's loop.
 #if defined(LINATTN_KERNELS_CACHED_SOFTMAX_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LINATTN_KERNELS_CACHED_SOFTMAX_INL_H_
@@ -15,6 +15,8 @@
 #include <limits>
 
 #include "kernels/exp-inl.h"
+#include "kernels/narrow-inl.h"
+#include "kernels/softmax_kernels.h"
 #include "kernels/vector-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -22,75 +24,76 @@ namespace linattn {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-constexpr int64_t kCachedKeys = 64;  // in a block of scores; a multiple of all vector lengths
+// The floats at p, of which a row has n left.
+HWY_INLINE FloatVector LoadLeft(const float* p, int64_t n) {
+  return n >= kLanes ? hn::LoadU(FloatTag(), p) : LoadPartial(p, n);
+}
+HWY_INLINE FloatVector LoadLeft(const BF16* p, int64_t n) { return LoadRow(p, n); }
 
-// scores[s] = scale q . k[s] for the keys k [n,K].
-HWY_INLINE void ScoreKeys(const float* HWY_RESTRICT q, const float* HWY_RESTRICT k, int64_t n,
-                          int64_t K, float scale, float* HWY_RESTRICT scores) {
+// scores[s] = scale q . k[rows[s]] for the keys k [*,K].
+template <class T>
+HWY_INLINE void ScoreKeys(const CachedQuery& query, const T* k, int64_t K, const int64_t* rows,
+                          int64_t n, float* HWY_RESTRICT scores) {
   const FloatTag d;
   constexpr int kTogether = 4;  // hides the latency of the products
   const auto score = [&](auto count, int64_t s) HWY_ATTR {
     FloatVector sum[count()];
     for (int r = 0; r < count(); ++r) sum[r] = hn::Zero(d);
-    ForEachVector(K, [&](auto load, auto, int64_t c) HWY_ATTR {
-      const auto part = load(q + c);
+    for (int64_t c = 0; c < K; c += kLanes) {
+      const auto part = LoadLeft(query.q + c, K - c);
       for (int r = 0; r < count(); ++r)
-        sum[r] = hn::MulAdd(part, load(k + (s + r) * K + c), sum[r]);
-    });
+        sum[r] = hn::MulAdd(part, LoadLeft(k + rows[s + r] * K + c, K - c), sum[r]);
+    }
     for (int r = 0; r < count(); ++r)
-      scores[s + r] = scale * hn::GetLane(hn::SumOfLanes(d, sum[r]));
+      scores[s + r] = query.scale * hn::GetLane(hn::SumOfLanes(d, sum[r]));
   };
   int64_t s = 0;
   for (; s + kTogether <= n; s += kTogether) score(std::integral_constant<int, kTogether>(), s);
   for (; s < n; ++s) score(std::integral_constant<int, 1>(), s);
 }
 
-// o = shrink o + sum_s p[s] v[s] for the values v [n,V].
-HWY_INLINE void AddValues(const float* HWY_RESTRICT p, const float* HWY_RESTRICT v, int64_t n,
-                          int64_t V, float shrink, float* HWY_RESTRICT o) {
+// o = shrink o + sum_s p[s] v[rows[s]] for the values v [*,V].
+template <class T>
+HWY_INLINE void AddValues(const float* HWY_RESTRICT p, const T* v, int64_t V, const int64_t* rows,
+                          int64_t n, float shrink, float* HWY_RESTRICT o) {
   const FloatTag d;
   ForEachVector(V, [&](auto load, auto store, int64_t c) HWY_ATTR {
     auto even = hn::Mul(hn::Set(d, shrink), load(o + c)), odd = hn::Zero(d);
+    const auto value = [&](int64_t s) HWY_ATTR { return LoadLeft(v + rows[s] * V + c, V - c); };
     int64_t s = 0;
     for (; s + 2 <= n; s += 2) {
-      even = hn::MulAdd(hn::Set(d, p[s]), load(v + s * V + c), even);
-      odd = hn::MulAdd(hn::Set(d, p[s + 1]), load(v + (s + 1) * V + c), odd);
+      even = hn::MulAdd(hn::Set(d, p[s]), value(s), even);
+      odd = hn::MulAdd(hn::Set(d, p[s + 1]), value(s + 1), odd);
     }
-    if (s < n) even = hn::MulAdd(hn::Set(d, p[s]), load(v + s * V + c), even);
+    if (s < n) even = hn::MulAdd(hn::Set(d, p[s]), value(s), even);
     store(hn::Add(even, odd), o + c);
   });
 }
 
-// o [V] of one query q [K] over n >= 1 keys k [n,K] and values v [n,V].
-HWY_INLINE void AttendCache(const float* q, const float* k, const float* v, int64_t n, int64_t K,
-                            int64_t V, float scale, float* o) {
+// Takes in n <= kCachedKeys rows (eq. 21 to 23).
+template <class T>
+HWY_INLINE void AttendRowsOf(CachedQuery& query, const T* k, const T* v, const int64_t* rows,
+                             int64_t n) {
   const FloatTag d;
   constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
   HWY_ALIGN float p[kCachedKeys];
-  float max = kMinusInfinity, sum = 0;
-  std::fill_n(o, V, 0.0f);
-  for (int64_t begin = 0; begin < n; begin += kCachedKeys) {
-    const int64_t keys = std::min(kCachedKeys, n - begin);
-    ScoreKeys(q, k + begin * K, keys, K, scale, p);
-    std::fill(p + keys, p + kCachedKeys, kMinusInfinity);
-    auto largest = hn::Set(d, max);
-    for (int64_t i = 0; i < kCachedKeys; i += kLanes)
-      largest = hn::Max(largest, hn::Load(d, p + i));
-    largest = hn::MaxOfLanes(d, largest);
-    auto total = hn::Zero(d);
-    for (int64_t i = 0; i < kCachedKeys; i += kLanes) {
-      const auto weight = ExpOrNaN(hn::Sub(hn::Load(d, p + i), largest));
-      hn::Store(weight, d, p + i);
-      total = hn::Add(total, weight);
-    }
-    const float new_max = hn::GetLane(largest);
-    const float shrink = std::exp(max - new_max);
-    sum = sum * shrink + hn::GetLane(hn::SumOfLanes(d, total));
-    max = new_max;
-    AddValues(p, v + begin * V, keys, V, shrink, o);
+  ScoreKeys(query, k, query.K, rows, n, p);
+  std::fill(p + n, p + kCachedKeys, kMinusInfinity);
+  auto largest = hn::Set(d, query.max);
+  for (int64_t i = 0; i < kCachedKeys; i += kLanes)
+    largest = hn::Max(largest, hn::Load(d, p + i));
+  largest = hn::MaxOfLanes(d, largest);
+  auto total = hn::Zero(d);
+  for (int64_t i = 0; i < kCachedKeys; i += kLanes) {
+    const auto weight = ExpOrNaN(hn::Sub(hn::Load(d, p + i), largest));
+    hn::Store(weight, d, p + i);
+    total = hn::Add(total, weight);
   }
-  ForEachVector(V, [&](auto load, auto store, int64_t c)
-                       HWY_ATTR { store(hn::Div(load(o + c), hn::Set(d, sum)), o + c); });
+  const float new_max = hn::GetLane(largest);
+  const float shrink = std::exp(query.max - new_max);
+  query.sum = query.sum * shrink + hn::GetLane(hn::SumOfLanes(d, total));
+  query.max = new_max;
+  AddValues(p, v, query.V, rows, n, shrink, query.o);
 }
 
 }  // namespace HWY_NAMESPACE

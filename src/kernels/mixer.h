@@ -20,6 +20,17 @@ enum class Write { kAdd, kDelta };
 
 enum class SparsePattern : uint8_t { kStrided, kFixed };
 
+struct SparseOptions {
+  SparsePattern pattern = SparsePattern::kStrided;
+  int64_t stride = 64;   // of the pattern, in tokens; about the root of the length
+  int64_t summary = 8;   // fixed: the last tokens of each block that all later ones see
+};
+
+struct LshOptions {
+  int64_t rounds = 4, buckets = 32, chunk = 32;  // hash rounds; buckets a round (even); tokens a chunk
+  uint64_t seed = 0;                             // of the random rotations
+};
+
 struct MixerOptions {
   bool causal = true;                 // state mixers with a decay or the delta rule have no other order
   bool cross = false;                 // keys come from another sequence: S is free, not causal
@@ -33,15 +44,8 @@ struct MixerOptions {
   int64_t window = 0;                 // causal: a query sees only its last `window` keys; 0 = all
   int64_t sinks = 0;                  // with a window: and the first `sinks` keys
   DType cache = DType::kF32;          // what keys and values are kept in while decoding: kF32 or kBF16
-  struct {
-    SparsePattern pattern = SparsePattern::kStrided;
-    int64_t stride = 64;              // of the pattern, in tokens; about the root of the length
-    int64_t summary = 8;              // fixed: the last tokens of each block that all later ones see
-  } sparse;
-  struct {
-    int64_t rounds = 4, buckets = 32, chunk = 32;  // hash rounds; buckets a round (even); tokens a chunk
-    uint64_t seed = 0;                // of the random rotations
-  } lsh;
+  SparseOptions sparse = {};
+  LshOptions lsh = {};
 };
 
 // Which tokens belong together; at most one of lengths, mask, boundaries for each side. A masked token is the

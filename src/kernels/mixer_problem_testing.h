@@ -163,7 +163,7 @@ inline Problem MakeProblem(const Mixer& mixer, const Spec& s) {
     p.inputs["S0"] = make({p.N, p.HV, p.F, s.V});
     p.cotangents["d_ST"] = make({p.N, p.HV, p.F, s.V});
   }
-  if (s.states && mixer.normalised) {
+  if (s.states && state && mixer.normalised) {
     p.inputs["z0"] = make({p.N, p.HV, p.F});
     for (double& z : p.inputs["z0"].values) z = std::abs(z);  // a sum of features
     p.cotangents["d_zT"] = make({p.N, p.HV, p.F});

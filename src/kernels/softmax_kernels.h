@@ -1,0 +1,69 @@
+#pragma once
+
+#include <cstdint>
+#include <limits>
+
+#include "kernels/blocked_softmax.h"
+
+// What the mixers that keep their tokens are made of, for the SIMD target of the machine they run on:
+// the blocked softmax over lists of tokens, and one query's way over the rows of a cache.
+namespace linattn {
+
+// The queries [begin, begin + kTileQueries) of one head of a group, all that it sees; forward. With
+// group.add, o must be F32 and norm present. scratch: ForwardState's floats.
+void AttendTile(const SoftmaxGroup& group, int64_t head, int64_t begin, float* scratch);
+// d_q, d_k and d_v of one group from the o and norm of all that its queries see. scratch:
+// BackwardState's floats.
+void AttendBackward(const SoftmaxGroup& group, float* scratch);
+
+// The rows of one head, one a token: array(tokens.row, tokens[i], head, :), array [B,T,heads,C].
+struct HeadRows {
+  const Array& array;
+  const TokenList& tokens;
+  int64_t head;
+};
+// to = from, as many rows as `from` has tokens, of any float types; nothing if `to` is absent.
+// Allocates if neither side is F32.
+void CopyRows(const HeadRows& from, const HeadRows& to);
+
+constexpr int64_t kCachedKeys = 64;  // rows taken in at once; a multiple of all vector lengths
+
+// One query on its way over a cache: (21) to (23) of docs/mixers.md.
+struct CachedQuery {
+  const float* q;  // [K]
+  float* o;        // [V], while keys go by the sum of exp(score - max) v
+  int64_t K, V;
+  float scale;
+  float max = -std::numeric_limits<float>::infinity(), sum = 0;
+};
+
+// The keys and values of one head in a cache: rows of K and of V elements, F32 or BF16.
+struct CachedHead {
+  void* k;
+  void* v;
+  DType dtype;
+};
+
+// A query's way over a cache: give it every row that it sees, in any order, then Finish. A row given
+// n times counts n times.
+class CacheReader {
+ public:
+  CacheReader(const CachedQuery& query, const CachedHead& head);
+  void Add(int64_t row) {
+    rows_[count_++] = row;
+    if (count_ == kCachedKeys) Flush();
+  }
+  void Add(int64_t first, int64_t count, int64_t step = 1) {
+    for (int64_t i = 0; i < count; ++i) Add(first + i * step);
+  }
+  void Finish();  // o is what the query gets; 0 if it saw nothing
+
+ private:
+  void Flush();
+  CachedQuery query_;
+  CachedHead head_;
+  int64_t rows_[kCachedKeys];
+  int64_t count_ = 0;
+};
+
+}  // namespace linattn
