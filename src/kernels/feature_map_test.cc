@@ -120,7 +120,7 @@ void ExpectFloatMatchesDouble(const FeatureMap& map, int64_t rows, int64_t K) {
   const auto expect_close = [](const std::vector<float>& fast, const Row& ref) {
     double size = 0;
     for (const double value : ref) size = std::max(size, std::abs(value));
-    for (size_t i = 0; i < ref.size(); ++i) EXPECT_NEAR(fast[i], ref[i], 2e-6 * size) << i;
+    for (size_t i = 0; i < ref.size(); ++i) EXPECT_NEAR(fast[i], ref[i], 4e-6 * size) << i;
   };
   expect_close(y, y64);
   // A gradient that the definition makes 0 (softmax of one number) is left with rounding.
