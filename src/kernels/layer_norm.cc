@@ -1,53 +1,19 @@
 #include "kernels/layer_norm.h"
 
-#include <cmath>
-
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/layer_norm.cc"
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
+
+#include "kernels/layer_norm-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace linattn {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-using Wide = hn::ScalableTag<float>;
-using One = hn::CappedTag<float, 1>;  // what a row has beyond whole vectors
-
-// Sum over a row of n of term(tag, i), the vector of terms that starts at i.
-template <class Term>
-HWY_INLINE float SumRow(int64_t n, const Term& term) {
-  const int64_t N = static_cast<int64_t>(hn::Lanes(Wide()));
-  auto wide = hn::Zero(Wide());
-  auto rest = hn::Zero(One());
-  int64_t i = 0;
-  for (; i + N <= n; i += N) wide = hn::Add(wide, term(Wide(), i));
-  for (; i < n; ++i) rest = hn::Add(rest, term(One(), i));
-  return hn::GetLane(hn::SumOfLanes(Wide(), wide)) + hn::GetLane(rest);
-}
-
-// y = scale (x - mean) * weight + bias, given the row's sum.
-HWY_INLINE void NormalizeRow(const LayerNormParameters& p, const float* x, float sum, float* y) {
-  const float mean = sum / static_cast<float>(p.dim);
-  const float squares = SumRow(p.dim, [&](auto d, int64_t i) HWY_ATTR {
-    const auto c = hn::Sub(hn::LoadU(d, x + i), hn::Set(d, mean));
-    return hn::Mul(c, c);
-  });
-  const float scale = 1.0f / std::sqrt(squares / static_cast<float>(p.dim) + p.eps);
-  const auto write = [&](auto d, int64_t i) HWY_ATTR {
-    const auto c = hn::Mul(hn::Sub(hn::LoadU(d, x + i), hn::Set(d, mean)), hn::Set(d, scale));
-    hn::StoreU(hn::MulAdd(c, hn::LoadU(d, p.weight + i), hn::LoadU(d, p.bias + i)), d, y + i);
-  };
-  const int64_t N = static_cast<int64_t>(hn::Lanes(Wide()));
-  int64_t i = 0;
-  for (; i + N <= p.dim; i += N) write(Wide(), i);
-  for (; i < p.dim; ++i) write(One(), i);
-}
-
 void NormRow(const LayerNormParameters& p, const float* x, float* y) {
-  const float sum = SumRow(p.dim, [&](auto d, int64_t i) HWY_ATTR { return hn::LoadU(d, x + i); });
-  NormalizeRow(p, x, sum, y);
+  NormalizeRow(p, x, p.centred ? SumRow(x, p.dim) : 0.0f, y);
 }
 
 void AddNormRow(const LayerNormParameters& p, const float* delta, float* x, float* y) {

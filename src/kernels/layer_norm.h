@@ -4,12 +4,13 @@
 
 namespace linattn {
 
-// The two learned vectors [dim] of a layer norm, owned by somebody else.
+// The learned vectors [dim] of a norm, owned by somebody else.
 struct LayerNormParameters {
   const float* weight = nullptr;  // [dim]
-  const float* bias = nullptr;    // [dim]
+  const float* bias = nullptr;    // [dim]; unused if not centred
   int64_t dim = 0;
-  float eps = 1e-5f;  // added to the variance
+  float eps = 1e-5f;    // added to the variance
+  bool centred = true;  // false: RMSNorm, x / sqrt(mean x^2 + eps) * weight (Zhang & Sennrich 2019)
 };
 
 // y = (x - mean) / sqrt(variance + eps) * weight + bias for each row of x [rows,dim] (Ba et al.

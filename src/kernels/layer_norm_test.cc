@@ -31,11 +31,12 @@ std::vector<float> Random(int64_t n, int seed, float mean = 0) {
 // Row r of the definition in float64.
 std::vector<double> Reference(const LayerNormParameters& p, const float* x) {
   double mean = 0, variance = 0;
-  for (int64_t i = 0; i < p.dim; ++i) mean += x[i] / static_cast<double>(p.dim);
+  for (int64_t i = 0; p.centred && i < p.dim; ++i) mean += x[i] / static_cast<double>(p.dim);
   for (int64_t i = 0; i < p.dim; ++i) variance += (x[i] - mean) * (x[i] - mean) / p.dim;
   std::vector<double> y(p.dim);
   for (int64_t i = 0; i < p.dim; ++i) {
-    y[i] = (x[i] - mean) / std::sqrt(variance + p.eps) * p.weight[i] + p.bias[i];
+    y[i] = (x[i] - mean) / std::sqrt(variance + p.eps) * p.weight[i];
+    if (p.centred) y[i] += p.bias[i];
   }
   return y;
 }
@@ -46,7 +47,8 @@ TEST(LayerNormTest, MatchesFloat64ForAnyWidthAndRows) {
       for (int64_t rows : {0, 1, 3, 300}) {
         const std::vector<float> x = Random(rows * dim, 1, 2.0f);
         const std::vector<float> weight = Random(dim, 2), bias = Random(dim, 3);
-        const LayerNormParameters p{weight.data(), bias.data(), dim, 1e-5f};
+        LayerNormParameters p{weight.data(), bias.data(), dim, 1e-5f};
+        if (rows == 3) p.centred = false, p.bias = nullptr;  // RMSNorm
         std::vector<float> y(rows * dim + 1, 99.0f);
         LayerNorm(p, x.data(), rows, y.data());
         EXPECT_EQ(y[rows * dim], 99.0f);

@@ -40,7 +40,7 @@ HWY_INLINE void ForwardRow(const ResidualNorm& p, const ResidualNormTensors& t, 
   } else {
     for (int64_t i = 0; i < dim; i += kLanes) total = hn::Add(total, LoadRow(x + i, dim - i));
   }
-  const float mean = Sum(total) / static_cast<float>(dim);
+  const float mean = p.centred ? Sum(total) / static_cast<float>(dim) : 0.0f;
   const auto m = hn::Set(d, mean);
   auto squares = hn::Zero(d);
   for (int64_t i = 0; i < dim; i += kLanes) {
@@ -54,12 +54,13 @@ HWY_INLINE void ForwardRow(const ResidualNorm& p, const ResidualNormTensors& t, 
   for (int64_t i = 0; i < dim; i += kLanes) {
     const int64_t n = dim - i;
     const auto c = hn::Mul(hn::Sub(LoadRow(s + i, n), m), hn::Set(d, scale));
-    StoreRow(hn::MulAdd(c, LoadRow(p.weight + i, n), LoadRow(p.bias + i, n)), y + i, n);
+    const auto bias = p.centred ? LoadRow(p.bias + i, n) : hn::Zero(d);
+    StoreRow(hn::MulAdd(c, LoadRow(p.weight + i, n), bias), y + i, n);
   }
 }
 
 // With h = (sum - mean) scale and e = d_y weight:
-//   d_x = scale (e - mean(e) - h mean(e h)) + d_sum
+//   d_x = scale (e - mean(e) - h mean(e h)) + d_sum      (mean(e) only if centred)
 // `partial` [2,dim] gains d_y h and d_y.
 template <class Delta, class Y>
 HWY_INLINE void BackwardRow(const ResidualNorm& p, const ResidualNormGradients& g, int64_t row,
@@ -81,7 +82,7 @@ HWY_INLINE void BackwardRow(const ResidualNorm& p, const ResidualNormGradients& 
     StoreRow(hn::MulAdd(dy, h, LoadRow(w, n)), w, n);
     StoreRow(hn::Add(dy, LoadRow(b, n)), b, n);
   }
-  const auto mean_e = hn::Set(d, Sum(sum_e) / static_cast<float>(dim));
+  const auto mean_e = hn::Set(d, p.centred ? Sum(sum_e) / static_cast<float>(dim) : 0.0f);
   const auto mean_eh = hn::Set(d, Sum(sum_eh) / static_cast<float>(dim));
   Delta* d_delta = static_cast<Delta*>(g.d_delta.data) + (g.d_delta.present() ? row * dim : 0);
   for (int64_t i = 0; i < dim; i += kLanes) {
@@ -180,11 +181,11 @@ void ResidualNormBackward(const ResidualNorm& norm, const ResidualNormGradients&
   for (int64_t b = 0; b < blocks; ++b)
     run(norm, g, b * kRows, std::min(norm.rows, (b + 1) * kRows), &partials[b * 2 * dim]);
   std::fill_n(g.d_weight, dim, 0.0f);
-  std::fill_n(g.d_bias, dim, 0.0f);
+  if (norm.centred) std::fill_n(g.d_bias, dim, 0.0f);
   for (int64_t b = 0; b < blocks; ++b) {
     const float* partial = &partials[b * 2 * dim];
     for (int64_t i = 0; i < dim; ++i) g.d_weight[i] += partial[i];
-    for (int64_t i = 0; i < dim; ++i) g.d_bias[i] += partial[dim + i];
+    for (int64_t i = 0; norm.centred && i < dim; ++i) g.d_bias[i] += partial[dim + i];
   }
 }
 

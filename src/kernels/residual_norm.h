@@ -7,14 +7,15 @@
 namespace linattn {
 
 // A step of training along the residual stream: sum = x + delta, y = LayerNorm(sum) (Ba et al.
-// 2016), in one pass over memory each way. x, sum and their gradients are float32; delta, y and
-// theirs may be F32 or BF16. Arrays are [rows,dim], contiguous. Statistics and sums are float32;
-// results are the same for any thread count.
+// 2016) or RMSNorm(sum) (Zhang & Sennrich 2019), in one pass over memory each way. x, sum and their
+// gradients are float32; delta, y and theirs may be F32 or BF16. Arrays are [rows,dim], contiguous.
+// Statistics and sums are float32; results are the same for any thread count.
 struct ResidualNorm {
   int64_t rows = 0, dim = 0;
   float eps = 1e-5f;              // added to the variance, which divides by dim
   const float* weight = nullptr;  // [dim]
-  const float* bias = nullptr;    // [dim]
+  const float* bias = nullptr;    // [dim]; unused if not centred
+  bool centred = true;            // false: RMSNorm, y = sum / sqrt(mean sum^2 + eps) * weight
 };
 
 struct ResidualNormTensors {
@@ -34,7 +35,7 @@ struct ResidualNormGradients {
   float* d_x = nullptr;          // out; may be d_sum
   Array d_delta;                 // out: d_x in the dtype of delta; may be absent
   float* d_weight = nullptr;     // [dim], out
-  float* d_bias = nullptr;       // [dim], out
+  float* d_bias = nullptr;       // [dim], out; unused if not centred
 };
 void ResidualNormBackward(const ResidualNorm& norm, const ResidualNormGradients& g);
 

@@ -182,13 +182,9 @@ void CheckLayer(const ModelConfig& c, int64_t layer) {
   Check(p.rope_theta == 0 || p.head_dim % 2 == 0, "config",
         "layer {}: {} must have an even head dimension for rotary positions, but has {}", layer,
         name, p.head_dim);
-  if (p.state()) {
-    const bool ordered = p.mixer->decay != Decay::kNone || p.beta();
-    Check(c.causal || !ordered, "config",
-          "layer {}: {} must be causal (its tokens have an order), but causal is false", layer,
-          name);
-    return;
-  }
+  Check(c.causal || !p.mixer->causal_only, "config",
+        "layer {}: {} must be causal (its tokens have an order), but causal is false", layer, name);
+  if (p.state()) return;
   Check(c.attn_heads > 0 || c.value_heads == c.heads, "config",
         "layer {}: {} must have as many value heads as heads = {}, but value_heads is {} "
         "(kv_heads groups the keys and values of such layers, attn_heads sets their heads apart)",

@@ -46,7 +46,7 @@ struct ModelConfig {
   int64_t gate_rank = 0;                     // of low-rank gates; 0: 16 (gla), value_dim (kda)
   double gate_divisor = 16;                  // of logsigmoid gates (gla, simple_gla)
   std::string decay_schedule = "retention";  // of mixers with fixed decays: | "lightning"
-  int64_t features = 0;                      // random features a head (performer); 0: 2 head_dim
+  int64_t features = 0;                      // random features a head (performer); 0: by head_dim
   int64_t feature_seed = 0;
 
   // Layers of cache mixers.

@@ -59,7 +59,7 @@ void PlanState(const ModelConfig& c, LayerPlan& p) {
   p.output_norm = c.output_norm == "rms" || (c.output_norm == "auto" && automatic);
   const std::string map = FeatureMapOf(c, mixer);
   p.learned_maps = map == "hedgehog";
-  if (map == "favor") p.features = c.features > 0 ? c.features : 2 * c.head_dim;
+  if (map == "favor") p.features = c.features > 0 ? c.features : DefaultFavorFeatures(c.head_dim);
   if (mixer.fixed_decay) p.rope_theta = c.rope_theta;
 }
 
@@ -115,6 +115,12 @@ std::vector<float> FixedDecayOf(const ModelConfig& c, int64_t layer) {
   const auto schedule =
       c.decay_schedule == "lightning" ? DecaySchedule::kLightning : DecaySchedule::kRetention;
   return FixedLogDecay(schedule, c.value_heads, layer, c.layers());
+}
+
+std::vector<float> InitialFeaturesOf(const ModelConfig& c, int64_t layer) {
+  const LayerPlan p = PlanLayer(c, layer);
+  const uint64_t seed = static_cast<uint64_t>(c.feature_seed) * 4096 + static_cast<uint64_t>(layer);
+  return OrthogonalProjection(p.features, p.head_dim, seed);
 }
 
 int64_t MixerStateFloats(const ModelConfig& c, int64_t layer, int64_t capacity) {

@@ -1,14 +1,15 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
+#include "kernels/favor_map.h"
 #include "kernels/mixer.h"
+#include "kernels/output_gate.h"
 #include "model/config.h"
 
 namespace linattn {
-
-enum class OutputGate : uint8_t { kNone, kSwish, kSigmoid };
 
 // Where the log decays g come from, x being the layer's input.
 enum class DecayGate : uint8_t {
@@ -49,7 +50,9 @@ struct LayerPlan {
   int64_t key_heads() const { return state() ? heads : value_heads; }
   int64_t output_heads() const { return state() ? value_heads : heads; }
   int64_t query_channels() const { return heads * head_dim; }
-  int64_t key_channels() const { return key_heads() * head_dim; }
+  int64_t key_channels() const {  // of k_proj; 0: q is k
+    return mixer->shared_qk ? 0 : key_heads() * head_dim;
+  }
   int64_t value_channels() const { return value_heads * value_dim; }
   int64_t output_channels() const { return output_heads() * value_dim; }
   int64_t decay_channels() const {  // of g a token; 0: no decay
@@ -73,6 +76,25 @@ MixerDims StateDimsOf(const ModelConfig& config, int64_t layer);
 
 // [value_heads] g of a layer with DecayGate::kFixed, the same for every token.
 std::vector<float> FixedDecayOf(const ModelConfig& config, int64_t layer);
+
+// [features, head_dim] what a layer with random features starts with: a function of feature_seed
+// and the layer.
+std::vector<float> InitialFeaturesOf(const ModelConfig& config, int64_t layer);
+
+// A layer's random features as the maps of q and k.
+class RandomFeatures {
+ public:
+  // features [M, head_dim] is copied.
+  RandomFeatures(std::span<const float> features, int64_t head_dim)
+      : query_(FavorRole::kQuery, features, head_dim), key_(FavorRole::kKey, features, head_dim) {}
+  void UseIn(MixerOptions& options) const {  // must outlive what the options are used for
+    options.feature_map = &query_;
+    options.key_map = &key_;
+  }
+
+ private:
+  FavorMap query_, key_;
+};
 
 // Floats of one sequence's memory in a layer with room for `capacity` tokens (which only caches
 // need): the mixer's state, then the last conv_size - 1 inputs of the convolution, [conv_size - 1,

@@ -72,13 +72,13 @@ void AddAttention(Lister to, const LayerPlan& p, const ModelConfig& c) {
   }
   if (p.features > 0) to.Add("features", {p.features, p.head_dim}, false);
   to.Projection("q_proj", p.query_channels(), c.dim, p.qkv_bias);
-  if (!p.mixer->shared_qk) to.Projection("k_proj", p.key_channels(), c.dim, p.qkv_bias);
+  if (p.key_channels() > 0) to.Projection("k_proj", p.key_channels(), c.dim, p.qkv_bias);
   to.Projection("v_proj", p.value_channels(), c.dim, p.qkv_bias);
   AddGates(to, p, c.dim);
   to.Projection("o_proj", c.dim, p.output_channels(), p.bias);
   if (p.conv_size > 0) {
     to.Add("q_conv1d.weight", {p.query_channels(), 1, p.conv_size});
-    to.Add("k_conv1d.weight", {p.key_channels(), 1, p.conv_size});
+    if (p.key_channels() > 0) to.Add("k_conv1d.weight", {p.key_channels(), 1, p.conv_size});
     to.Add("v_conv1d.weight", {p.value_channels(), 1, p.conv_size});
   }
   if (p.learned_maps) {

@@ -23,15 +23,11 @@ std::span<const float> FullPass::Run(std::span<const int32_t> tokens, int64_t B,
   for (int64_t b = 0; b < B; ++b) model_.CheckTokens(tokens.subspan(b * T, T), 0);
   if (workspace_.rows < rows) workspace_ = Workspace(c, rows);
 
-  model_.Embed(tokens, place.data(), workspace_, 0);
-  const PackedModel::HeadViews views = model_.Views(workspace_, 0, B, T);
-  MixerInputs in;
-  in.q = views.q, in.k = views.k, in.v = views.v;
-  in.options = model_.mixer_options();
+  const PackedModel::TokenRows here{0, B, T, place.data()};
+  model_.Embed(tokens, here, workspace_);
   for (int64_t layer = 0; layer < c.layers(); ++layer) {
-    model_.Project(layer, workspace_, 0, rows);
-    Mix(layer, in, views.o);
-    model_.Finish(layer, workspace_, 0, rows);
+    Mix(layer, model_.Before(layer, here, nullptr, workspace_));
+    model_.After(layer, here, workspace_);
   }
   const int64_t wanted = positions == Positions::kAll ? rows : B;
   if (positions == Positions::kLast) {  // gather the last rows to the front
@@ -45,12 +41,13 @@ std::span<const float> FullPass::Run(std::span<const int32_t> tokens, int64_t B,
   return {outputs_.data(), static_cast<size_t>(wanted * c.outputs())};
 }
 
-void FullPass::Mix(int64_t layer, const MixerInputs& in, const Array& o) {
+void FullPass::Mix(int64_t layer, const PackedLayer::Views& views) {
   const Mixer& mixer = model_.mixer(layer);
+  const MixerInputs in = InputsOf(views, model_.mixer_options(layer));
   const int64_t bytes = mixer.scratch_bytes(CheckInputs(mixer, in), omp_get_max_threads());
   scratch_.Reserve((bytes + 3) / 4);
   MixerOutputs out;
-  out.o = o;
+  out.o = views.o;
   mixer.forward(in, out, scratch_.data());
 }
 

@@ -24,7 +24,7 @@ class FullPass {
                              Positions positions = Positions::kAll);
 
  private:
-  void Mix(int64_t layer, const MixerInputs& in, const Array& o);
+  void Mix(int64_t layer, const PackedLayer::Views& views);
 
   const PackedModel& model_;
   Workspace workspace_;

@@ -8,7 +8,6 @@
 
 #include "base/error.h"
 #include "base/random.h"
-#include "kernels/activation.h"
 #include "kernels/gemm.h"
 #include "kernels/layer_norm.h"
 #include "model/model_file.h"
@@ -17,58 +16,8 @@
 namespace linattn {
 namespace {
 
-int64_t QkvWidth(const ModelConfig& c) {
-  return 2 * c.heads * c.head_dim + c.value_heads * c.value_dim;
-}
-int64_t ValueWidth(const ModelConfig& c) { return c.value_heads * c.value_dim; }
-
-struct Norm {
-  std::vector<float> weight, bias;
-  float eps = 0;
-
-  LayerNormParameters Parameters() const {
-    return {weight.data(), bias.data(), static_cast<int64_t>(weight.size()), eps};
-  }
-};
-
-struct Layer {
-  const Mixer* mixer = nullptr;
-  Norm attn_norm, mlp_norm;
-  PackedMatrix qkv, out, up, down;
-};
-
 const std::vector<float>& Find(const PackedModel::Tensors& tensors, const std::string& name) {
   return tensors.find(name)->second;
-}
-
-Norm MakeNorm(const PackedModel::Tensors& tensors, const std::string& name, double eps) {
-  return {Find(tensors, name + ".weight"), Find(tensors, name + ".bias"), static_cast<float>(eps)};
-}
-
-// Projections of one input, stacked as one matrix [sum of their outs, in].
-PackedMatrix MakeLinear(const PackedModel::Tensors& tensors, const std::vector<std::string>& names,
-                        int64_t in) {
-  std::vector<float> weight, bias;
-  for (const std::string& name : names) {
-    const std::vector<float>& w = Find(tensors, name + ".weight");
-    const std::vector<float>& b = Find(tensors, name + ".bias");
-    weight.insert(weight.end(), w.begin(), w.end());
-    bias.insert(bias.end(), b.begin(), b.end());
-  }
-  return PackedMatrix::Pack(weight.data(), bias.data(), static_cast<int64_t>(bias.size()), in);
-}
-
-Layer MakeLayer(const ModelConfig& c, const PackedModel::Tensors& tensors, int64_t i) {
-  const std::string at = fmt::format("layers.{}.", i), attn = at + "attn.";
-  Layer layer;
-  layer.mixer = &MixerByName(c.mixers[i]);
-  layer.attn_norm = MakeNorm(tensors, at + "attn_norm", c.norm_eps);
-  layer.mlp_norm = MakeNorm(tensors, at + "mlp_norm", c.norm_eps);
-  layer.qkv = MakeLinear(tensors, {attn + "q_proj", attn + "k_proj", attn + "v_proj"}, c.dim);
-  layer.out = MakeLinear(tensors, {attn + "o_proj"}, ValueWidth(c));
-  layer.up = MakeLinear(tensors, {at + "mlp.up_proj"}, c.dim);
-  layer.down = MakeLinear(tensors, {at + "mlp.down_proj"}, c.mlp_dim);
-  return layer;
 }
 
 PackedMatrix MakeHead(const ModelConfig& c, const PackedModel::Tensors& tensors) {
@@ -80,19 +29,23 @@ PackedMatrix MakeHead(const ModelConfig& c, const PackedModel::Tensors& tensors)
 }  // namespace
 
 Workspace::Workspace(const ModelConfig& c, int64_t rows)
-    : x(rows * c.dim),
-      y(rows * c.dim),
-      qkv(rows * QkvWidth(c)),
-      o(rows * ValueWidth(c)),
-      up(rows * c.mlp_dim),
-      rows(rows) {}
+    : x(rows * c.dim), y(rows * c.dim), rows(rows), mlp_width(PackedLayer::MlpWidth(c)) {
+  for (int64_t i = 0; i < c.layers(); ++i) {
+    const LayerPlan plan = PlanLayer(c, i);
+    row_width = std::max(row_width, RowLayout(plan).width);
+    o_width = std::max(o_width, plan.output_channels());
+  }
+  row = FloatBuffer(rows * row_width);
+  o = FloatBuffer(rows * o_width);
+  up = FloatBuffer(rows * mlp_width);
+}
 
 struct PackedModel::Weights {
   std::vector<float> embed;                 // [input symbols, dim]
   std::vector<float> row, column, channel;  // position "image"
   std::vector<float> position;              // position "learned"
-  std::vector<Layer> layers;
-  Norm norm;
+  std::vector<PackedLayer> layers;
+  PackedNorm norm;
   PackedMatrix head;
 };
 
@@ -120,9 +73,9 @@ PackedModel::PackedModel(const ModelConfig& config, const Tensors& tensors) : co
     weights->position = Find(tensors, "position.weight");
   }
   for (int64_t i = 0; i < config.layers(); ++i) {
-    weights->layers.push_back(MakeLayer(config, tensors, i));
+    weights->layers.emplace_back(config, tensors, i);
   }
-  weights->norm = MakeNorm(tensors, "norm", config.norm_eps);
+  weights->norm = PackNorm(config, tensors, "norm");
   weights->head = MakeHead(config, tensors);
   weights_ = std::move(weights);
 }
@@ -139,15 +92,9 @@ int64_t PackedModel::input_symbols() const {
   return config_.vocab + std::max<int64_t>(1, config_.classes);
 }
 
-const Mixer& PackedModel::mixer(int64_t layer) const { return *weights_->layers[layer].mixer; }
-
-MixerOptions PackedModel::mixer_options() const {
-  MixerOptions options;
-  options.causal = config_.causal;
-  options.eps = config_.attn_eps;
-  options.feature_map = &FeatureMapByName(config_.feature_map);
-  return options;
-}
+const PackedLayer& PackedModel::layer(int64_t layer) const { return weights_->layers[layer]; }
+const Mixer& PackedModel::mixer(int64_t i) const { return *layer(i).plan().mixer; }
+const MixerOptions& PackedModel::mixer_options(int64_t i) const { return layer(i).options(); }
 
 void PackedModel::CheckTokens(std::span<const int32_t> tokens, int64_t first) const {
   for (size_t i = 0; i < tokens.size(); ++i) {
@@ -159,15 +106,15 @@ void PackedModel::CheckTokens(std::span<const int32_t> tokens, int64_t first) co
   }
 }
 
-void PackedModel::Embed(std::span<const int32_t> tokens, const int64_t* positions, Workspace& w,
-                        int64_t begin) const {
+void PackedModel::Embed(std::span<const int32_t> tokens, const TokenRows& rows,
+                        Workspace& w) const {
   const int64_t dim = config_.dim;
   const auto add = [&](const std::vector<float>& table, int64_t index, float* x) {
     for (int64_t j = 0; j < dim; ++j) x[j] += table[index * dim + j];
   };
   for (size_t i = 0; i < tokens.size(); ++i) {
-    float* x = w.x.data() + (begin + static_cast<int64_t>(i)) * dim;
-    const int64_t t = positions[i];
+    float* x = w.x.data() + (rows.begin + static_cast<int64_t>(i)) * dim;
+    const int64_t t = rows.places[i];
     memcpy(x, &weights_->embed[int64_t{tokens[i]} * dim], dim * sizeof(float));
     if (config_.position == "image") {
       add(weights_->row, t / (config_.width * config_.channels), x);
@@ -179,39 +126,32 @@ void PackedModel::Embed(std::span<const int32_t> tokens, const int64_t* position
   }
 }
 
-void PackedModel::Project(int64_t layer, Workspace& w, int64_t begin, int64_t rows) const {
-  const Layer& l = weights_->layers[layer];
-  const float* x = w.x.data() + begin * config_.dim;
-  if (config_.pre_norm) {
-    float* y = w.y.data() + begin * config_.dim;
-    LayerNorm(l.attn_norm.Parameters(), x, rows, y);
-    x = y;
-  }
-  const int64_t width = QkvWidth(config_);
-  MatMul(rows, {x, config_.dim}, l.qkv, {w.qkv.data() + begin * width, width});
+namespace {
+
+// Each buffer's part from row `begin` on. It is begin rows of the widest layer away from the start,
+// so that groups of rows which are in different layers at a time keep apart.
+LayerRows RowsOf(const ModelConfig& c, const PackedModel::TokenRows& rows, Workspace& w) {
+  LayerRows r;
+  r.B = rows.B, r.T = rows.T, r.places = rows.places;
+  r.x = w.x.data() + rows.begin * c.dim;
+  r.y = w.y.data() + rows.begin * c.dim;
+  r.row = w.row.data() + rows.begin * w.row_width;
+  r.o = w.o.data() + rows.begin * w.o_width;
+  r.up = w.up.data() + rows.begin * w.mlp_width;
+  return r;
 }
 
-void PackedModel::Finish(int64_t layer, Workspace& w, int64_t begin, int64_t rows) const {
-  const Layer& l = weights_->layers[layer];
-  const int64_t dim = config_.dim, mlp = config_.mlp_dim;
-  float* x = w.x.data() + begin * dim;
-  float* y = w.y.data() + begin * dim;
-  float* up = w.up.data() + begin * mlp;
-  const int64_t values = ValueWidth(config_);
-  MatMul(rows, {w.o.data() + begin * values, values}, l.out, {y, dim});
-  if (config_.pre_norm) {
-    AddLayerNorm(l.mlp_norm.Parameters(), y, rows, x, y);
-  } else {
-    AddLayerNorm(l.attn_norm.Parameters(), y, rows, x, x);
-  }
-  MatMul(rows, {config_.pre_norm ? y : x, dim}, l.up, {up, mlp});
-  config_.activation == "gelu" ? Gelu(up, rows * mlp, up) : Relu(up, rows * mlp, up);
-  MatMul(rows, {up, mlp}, l.down, {y, dim});
-  if (config_.pre_norm) {
-    AddTo(y, rows * dim, x);
-  } else {
-    AddLayerNorm(l.mlp_norm.Parameters(), y, rows, x, x);
-  }
+}  // namespace
+
+PackedLayer::Views PackedModel::Before(int64_t layer, const TokenRows& rows, float* const* history,
+                                       Workspace& w) const {
+  LayerRows r = RowsOf(config_, rows, w);
+  r.history = history;
+  return weights_->layers[layer].Before(r);
+}
+
+void PackedModel::After(int64_t layer, const TokenRows& rows, Workspace& w) const {
+  weights_->layers[layer].After(RowsOf(config_, rows, w));
 }
 
 void PackedModel::Head(Workspace& w, int64_t begin, int64_t rows, float* outputs) const {
@@ -221,20 +161,6 @@ void PackedModel::Head(Workspace& w, int64_t begin, int64_t rows, float* outputs
   MatMul(rows, {y, config_.dim}, weights_->head, {outputs, config_.outputs()});
 }
 
-PackedModel::HeadViews PackedModel::Views(Workspace& w, int64_t begin, int64_t B, int64_t T) const {
-  const ModelConfig& c = config_;
-  const int64_t width = QkvWidth(c), keys = c.heads * c.head_dim;
-  float* qkv = w.qkv.data() + begin * width;
-  const auto view = [&](float* data, int64_t row, int64_t heads, int64_t channels) {
-    Array a = MakeArray(data, {B, T, heads, channels});
-    a.stride = {T * row, row, channels, 1};
-    return a;
-  };
-  return {view(qkv, width, c.heads, c.head_dim), view(qkv + keys, width, c.heads, c.head_dim),
-          view(qkv + 2 * keys, width, c.value_heads, c.value_dim),
-          view(w.o.data() + begin * ValueWidth(c), ValueWidth(c), c.value_heads, c.value_dim)};
-}
-
 PackedModel::Tensors RandomTensors(const ModelConfig& config, uint64_t seed) {
   PackedModel::Tensors tensors;
   uint64_t stream = 0;
@@ -242,6 +168,10 @@ PackedModel::Tensors RandomTensors(const ModelConfig& config, uint64_t seed) {
     Random random(seed, stream++);
     std::vector<float>& data = tensors[spec.name];
     data.resize(ElementsOf(spec));
+    if (!spec.trained) {
+      for (float& x : data) x = static_cast<float>(random.Normal());  // a performer's features
+      continue;
+    }
     const bool norm = spec.name.find("norm") != std::string::npos;
     if (norm && spec.name.ends_with("weight")) {
       std::fill(data.begin(), data.end(), 1.0f);

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "kernels/mixer.h"
-#include "model/layer.h"
 #include "model/parameters.h"
 #include "runtime/float_buffer.h"
+#include "runtime/packed_layer.h"
 
 namespace linattn {
 
@@ -21,14 +21,15 @@ struct Workspace {
 
   FloatBuffer x;    // [rows,dim] residual stream
   FloatBuffer y;    // [rows,dim] what a projection reads
-  FloatBuffer qkv;  // [rows,qkv_width] q, then k, then v of each token
-  FloatBuffer o;    // [rows,value_heads*value_dim]
-  FloatBuffer up;   // [rows,mlp_dim]
+  FloatBuffer row;  // [rows,row_width] what a layer makes of a token: RowLayout
+  FloatBuffer o;    // [rows,o_width] what its mixer writes
+  FloatBuffer up;   // [rows,mlp_width]
   int64_t rows = 0;
+  int64_t row_width = 0, o_width = 0, mlp_width = 0;  // the widest layer's
 };
 
 // Weights of an untrained model: what benchmarks run.
-std::map<std::string, std::vector<float>> RandomTensors(const ModelConfig& config, uint64_t seed);
+ModelTensors RandomTensors(const ModelConfig& config, uint64_t seed);
 
 // A model's weights, packed once for the matrix kernels. Immutable: any number of threads and
 // sessions may share one. A token's numbers depend neither on the rows that pass with it nor on the
@@ -36,7 +37,7 @@ std::map<std::string, std::vector<float>> RandomTensors(const ModelConfig& confi
 class PackedModel {
  public:
   // Every tensor of Parameters(config), row-major.
-  using Tensors = std::map<std::string, std::vector<float>>;
+  using Tensors = ModelTensors;
 
   // Throws Error if the config is invalid, names an unknown mixer or feature map, or a tensor is
   // missing or of a wrong size.
@@ -51,24 +52,24 @@ class PackedModel {
   uint64_t fingerprint() const { return fingerprint_; }
   int64_t input_symbols() const;  // rows of the embedding: symbols and start tokens
 
+  const PackedLayer& layer(int64_t layer) const;
   const Mixer& mixer(int64_t layer) const;
-  MixerOptions mixer_options() const;
+  const MixerOptions& mixer_options(int64_t layer) const;
 
-  // The passes of a forward, on rows [begin, begin + rows) of `w`: Embed, then for each layer
-  // Project, the mixer from qkv to o, Finish; then Head. Tokens and positions have been checked by
-  // the caller.
-  void Embed(std::span<const int32_t> tokens, const int64_t* positions, Workspace& w,
-             int64_t begin) const;                                               // -> x
-  void Project(int64_t layer, Workspace& w, int64_t begin, int64_t rows) const;  // x -> qkv
-  void Finish(int64_t layer, Workspace& w, int64_t begin, int64_t rows) const;   // o -> x
-  // outputs [rows, config().outputs()]
-  void Head(Workspace& w, int64_t begin, int64_t rows, float* outputs) const;
-
-  // Views of rows [begin, begin + B*T) of the workspace as q, k [B,T,H,K], v, o [B,T,HV,V].
-  struct HeadViews {
-    Array q, k, v, o;
+  // The passes of a forward on tokens of the workspace: Embed, then for each layer Before, the
+  // mixer on the views that it gives, After; then Head. Tokens and places have been checked by the
+  // caller.
+  struct TokenRows {
+    int64_t begin = 0, B = 0, T = 0;  // rows [begin, begin + B*T): T tokens of B sequences
+    const int64_t* places = nullptr;  // [B*T] of each token in its sequence
   };
-  HeadViews Views(Workspace& w, int64_t begin, int64_t B, int64_t T) const;
+  void Embed(std::span<const int32_t> tokens, const TokenRows& rows, Workspace& w) const;  // -> x
+  // history: of the layer's convolution, a pointer a sequence; null: the sequences begin here.
+  PackedLayer::Views Before(int64_t layer, const TokenRows& rows, float* const* history,
+                            Workspace& w) const;
+  void After(int64_t layer, const TokenRows& rows, Workspace& w) const;
+  // Of rows [begin, begin + rows): outputs [rows, config().outputs()]
+  void Head(Workspace& w, int64_t begin, int64_t rows, float* outputs) const;
 
   // Throws Error naming position, id and size unless every id is a symbol, or, at position 0 of a
   // sequence, a start token. tokens[i] stands at position first + i.

@@ -8,13 +8,11 @@
 #include "base/random.h"
 #include "model/parameters.h"
 #include "runtime/packed_model.h"
+#include "runtime/reference_attention.h"
 
 // For tests: the model by its definition (model/config.h), in float64 and plain loops, with nothing
 // of the runtime in it, and small random models.
 namespace linattn::reference {
-
-using Vector = std::vector<double>;
-using Matrix = std::vector<Vector>;  // [T][channels]
 
 // Every tensor normal with deviation `scale`, so that biases and norms matter too.
 inline PackedModel::Tensors DenseTensors(const ModelConfig& config, uint64_t seed,
@@ -23,10 +21,9 @@ inline PackedModel::Tensors DenseTensors(const ModelConfig& config, uint64_t see
   uint64_t stream = 0;
   for (const ParameterSpec& spec : Parameters(config)) {
     Random random(seed, stream++);
-    int64_t size = 1;
-    for (const int64_t extent : spec.shape) size *= extent;
-    for (int64_t i = 0; i < size; ++i) {
-      tensors[spec.name].push_back(static_cast<float>(scale * random.Normal()));
+    const double deviation = spec.trained ? scale : 1;  // random features are standard normal
+    for (int64_t i = 0; i < ElementsOf(spec); ++i) {
+      tensors[spec.name].push_back(static_cast<float>(deviation * random.Normal()));
     }
   }
   return tensors;
@@ -43,10 +40,10 @@ class Model {
     for (int64_t i = 0; i < c_.layers(); ++i) {
       const std::string at = "layers." + std::to_string(i) + ".";
       if (c_.pre_norm) {
-        x = Sum(x, Attention(Norm(x, at + "attn_norm"), i));
+        x = Sum(x, Attention(c_, tensors_, i).Forward(Norm(x, at + "attn_norm")));
         x = Sum(x, Mlp(Norm(x, at + "mlp_norm"), i));
       } else {
-        x = Norm(Sum(x, Attention(x, i)), at + "attn_norm");
+        x = Norm(Sum(x, Attention(c_, tensors_, i).Forward(x)), at + "attn_norm");
         x = Norm(Sum(x, Mlp(x, i)), at + "mlp_norm");
       }
     }
@@ -82,25 +79,30 @@ class Model {
     return a;
   }
 
+  // LayerNorm, or RMSNorm in modern blocks.
   Matrix Norm(Matrix x, const std::string& name) const {
     const double n = static_cast<double>(c_.dim);
+    const bool centred = c_.block == "classic";
     for (Vector& row : x) {
       double mean = 0, variance = 0;
-      for (const double v : row) mean += v / n;
+      if (centred)
+        for (const double v : row) mean += v / n;
       for (const double v : row) variance += (v - mean) * (v - mean) / n;
       for (int64_t j = 0; j < c_.dim; ++j) {
-        row[j] = (row[j] - mean) / std::sqrt(variance + c_.norm_eps) * T(name + ".weight")[j] +
-                 T(name + ".bias")[j];
+        row[j] = (row[j] - mean) / std::sqrt(variance + c_.norm_eps) * T(name + ".weight")[j];
+        if (centred) row[j] += T(name + ".bias")[j];
       }
     }
     return x;
   }
 
   Matrix Project(const Matrix& x, const std::string& weight, const std::string& bias) const {
-    const std::vector<float>&w = T(weight), &b = T(bias);
+    const std::vector<float>& w = T(weight);
     Matrix y;
     for (const Vector& row : x) {
-      Vector out(b.begin(), b.end());
+      Vector out(w.size() / row.size(), 0.0);
+      if (const auto b = tensors_.find(bias); b != tensors_.end())
+        out.assign(b->second.begin(), b->second.end());
       for (size_t o = 0; o < out.size(); ++o) {
         for (size_t j = 0; j < row.size(); ++j) out[o] += w[o * row.size() + j] * row[j];
       }
@@ -115,45 +117,18 @@ class Model {
   Matrix Mlp(const Matrix& x, int64_t layer) const {
     const std::string at = "layers." + std::to_string(layer) + ".mlp.";
     Matrix up = Project(x, at + "up_proj");
+    if (c_.block == "modern") {
+      const Matrix gate = Project(x, at + "gate_proj");
+      for (size_t t = 0; t < up.size(); ++t)
+        for (size_t i = 0; i < up[t].size(); ++i) up[t][i] *= gate[t][i] * Sigmoid(gate[t][i]);
+      return Project(up, at + "down_proj");
+    }
     for (Vector& row : up) {
       for (double& v : row) {
         v = c_.activation == "relu" ? std::max(v, 0.0) : v * 0.5 * std::erfc(-v / std::sqrt(2.0));
       }
     }
     return Project(up, at + "down_proj");
-  }
-
-  static double Phi(double x) { return x > 0 ? x + 1 : std::exp(x); }
-
-  // exp(q.k / sqrt K) for softmax; phi(q).phi(k) for linear: both are weights that are divided by
-  // their sum.
-  double Weight(const Vector& q, const Vector& k, int64_t head, bool linear) const {
-    double dot = 0;
-    for (int64_t i = head * c_.head_dim; i < (head + 1) * c_.head_dim; ++i) {
-      dot += linear ? Phi(q[i]) * Phi(k[i]) : q[i] * k[i];
-    }
-    return linear ? dot : std::exp(dot / std::sqrt(static_cast<double>(c_.head_dim)));
-  }
-
-  Matrix Attention(const Matrix& x, int64_t layer) const {
-    const std::string at = "layers." + std::to_string(layer) + ".attn.";
-    const Matrix q = Project(x, at + "q_proj"), k = Project(x, at + "k_proj"),
-                 v = Project(x, at + "v_proj");
-    const bool linear = c_.mixers[layer] == "linear";
-    const int64_t T = static_cast<int64_t>(x.size()), V = c_.value_dim;
-    Matrix o(T, Vector(c_.value_heads * V));
-    for (int64_t t = 0; t < T; ++t) {
-      for (int64_t h = 0; h < c_.value_heads; ++h) {
-        double sum = linear ? c_.attn_eps : 0;
-        for (int64_t s = 0; s < (c_.causal ? t + 1 : T); ++s) {
-          const double w = Weight(q[t], k[s], h / (c_.value_heads / c_.heads), linear);
-          sum += w;
-          for (int64_t j = 0; j < V; ++j) o[t][h * V + j] += w * v[s][h * V + j];
-        }
-        for (int64_t j = 0; j < V; ++j) o[t][h * V + j] /= sum;
-      }
-    }
-    return Project(o, at + "o_proj");
   }
 
   ModelConfig c_;

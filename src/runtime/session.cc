@@ -29,7 +29,7 @@ Session::Session(const PackedModel& model, int64_t slots, int64_t capacity)
         "a session's capacity must be from 1 to the model's max_len = {}, but is {}", c.max_len,
         capacity_);
   for (int64_t layer = 0; layer < c.layers(); ++layer) {
-    layer_offset_.push_back(state_floats_);
+    layers_.push_back({state_floats_, MixerStateFloats(c, layer, capacity_)});
     state_floats_ += StateFloats(c, layer, capacity_);
   }
   slot_stride_ = RoundUp(state_floats_, 16);
@@ -40,6 +40,7 @@ Session::Session(const PackedModel& model, int64_t slots, int64_t capacity)
   workspace_ = Workspace(c, std::max(slots, std::min(kPrefillRows, capacity_)));
   row_position_.resize(workspace_.rows);
   row_state_.resize(slots * c.layers());
+  row_history_.resize(slots * c.layers());
   row_outputs_ = FloatBuffer(slots * c.outputs());
 }
 
@@ -106,16 +107,15 @@ void Session::Prefill(int64_t slot, std::span<const int32_t> tokens) {
 void Session::PrefillRun(int64_t slot, std::span<const int32_t> tokens) {
   const int64_t T = static_cast<int64_t>(tokens.size());
   std::iota(row_position_.begin(), row_position_.begin() + T, lengths_[slot]);
-  model_.Embed(tokens, row_position_.data(), workspace_, 0);
-  const PackedModel::HeadViews views = model_.Views(workspace_, 0, 1, T);
-  MixerInputs in;
-  in.q = views.q, in.k = views.k, in.v = views.v;
-  in.options = model_.mixer_options();
+  const PackedModel::TokenRows rows{0, 1, T, row_position_.data()};
+  model_.Embed(tokens, rows, workspace_);
   for (int64_t layer = 0; layer < model_.config().layers(); ++layer) {
-    model_.Project(layer, workspace_, 0, T);
-    model_.mixer(layer).prefill(in, views.o, State(slot) + layer_offset_[layer], lengths_[slot],
-                                capacity_);
-    model_.Finish(layer, workspace_, 0, T);
+    float* state = State(slot) + layers_[layer].offset;
+    float* history = state + layers_[layer].mixer_floats;
+    const PackedLayer::Views views = model_.Before(layer, rows, &history, workspace_);
+    const MixerInputs in = InputsOf(views, model_.mixer_options(layer));
+    model_.mixer(layer).prefill(in, views.o, state, lengths_[slot], capacity_);
+    model_.After(layer, rows, workspace_);
   }
   lengths_[slot] += T;
   model_.Head(workspace_, T - 1, 1, outputs_.data() + slot * model_.config().outputs());
@@ -134,7 +134,9 @@ void Session::Step(std::span<const int64_t> slots, std::span<const int32_t> toke
           "the slots of a step must be distinct, but {} occurs twice", slots[i]);
     row_position_[i] = lengths_[slots[i]];
     for (int64_t layer = 0; layer < layers; ++layer) {
-      row_state_[layer * n + i] = State(slots[i]) + layer_offset_[layer];
+      float* state = State(slots[i]) + layers_[layer].offset;
+      row_state_[layer * n + i] = state;
+      row_history_[layer * n + i] = state + layers_[layer].mixer_floats;
     }
   }
   // With enough sequences every thread takes its own through all layers, without a barrier; with
@@ -152,28 +154,35 @@ void Session::Step(std::span<const int64_t> slots, std::span<const int32_t> toke
   }
 }
 
+namespace {
+
+Array WithoutTime(const Array& a) {  // [rows,1,H,K] -> [rows,H,K], [rows,1,H] -> [rows,H]
+  if (!a.present()) return a;
+  Array b{.data = a.data, .dtype = a.dtype, .rank = a.rank - 1};
+  b.shape = {a.shape[0], a.shape[2], a.shape[3]};
+  b.stride = {a.stride[0], a.stride[2], a.stride[3]};
+  if (b.rank == 2) b.shape[2] = b.stride[2] = 0;
+  return b;
+}
+
+}  // namespace
+
 void Session::StepRows(std::span<const int32_t> tokens, int64_t begin, int64_t rows) {
   const int64_t n = static_cast<int64_t>(tokens.size());
-  model_.Embed(tokens.subspan(begin, rows), &row_position_[begin], workspace_, begin);
-  const PackedModel::HeadViews views = model_.Views(workspace_, begin, rows, 1);
-  const auto drop_time = [](Array a) {  // [rows,1,H,K] -> [rows,H,K]
-    return Array{a.data,
-                 a.dtype,
-                 3,
-                 {a.shape[0], a.shape[2], a.shape[3]},
-                 {a.stride[0], a.stride[2], a.stride[3]}};
-  };
+  const PackedModel::TokenRows here{begin, rows, 1, &row_position_[begin]};
+  model_.Embed(tokens.subspan(begin, rows), here, workspace_);
   StepInputs in{};
-  in.q = drop_time(views.q), in.k = drop_time(views.k), in.v = drop_time(views.v);
-  in.o = drop_time(views.o);
   in.length = &row_position_[begin];
   in.capacity = capacity_;
-  in.options = model_.mixer_options();
   for (int64_t layer = 0; layer < model_.config().layers(); ++layer) {
-    model_.Project(layer, workspace_, begin, rows);
+    const PackedLayer::Views views =
+        model_.Before(layer, here, &row_history_[layer * n + begin], workspace_);
+    in.q = WithoutTime(views.q), in.k = WithoutTime(views.k), in.v = WithoutTime(views.v);
+    in.g = WithoutTime(views.g), in.beta = WithoutTime(views.beta), in.o = WithoutTime(views.o);
+    in.options = model_.mixer_options(layer);
     in.state = &row_state_[layer * n + begin];
     model_.mixer(layer).step(in);
-    model_.Finish(layer, workspace_, begin, rows);
+    model_.After(layer, here, workspace_);
   }
   model_.Head(workspace_, begin, rows, row_outputs_.data() + begin * model_.config().outputs());
 }

@@ -44,7 +44,7 @@ class Session {
   // [outputs] after the slot's last token (zeros if it has none); valid until the slot changes.
   std::span<const float> outputs(int64_t slot) const;
 
-  // The slot's memory, [StateFloats] of layer 0, 1, ... .
+  // The slot's memory, [StateFloats] (model/layer.h) of layer 0, 1, ... .
   std::span<const float> state(int64_t slot) const;
   int64_t state_floats() const { return state_floats_; }
 
@@ -62,16 +62,20 @@ class Session {
 
   const PackedModel& model_;
   int64_t capacity_ = 0, state_floats_ = 0, slot_stride_ = 0;
-  std::vector<int64_t> layer_offset_;  // of a layer in a slot's block
-  std::vector<int64_t> lengths_;       // [slots]
-  FloatBuffer states_, outputs_;       // [slots, slot_stride_], [slots, outputs]
+  struct LayerState {
+    int64_t offset = 0;        // in a slot's block
+    int64_t mixer_floats = 0;  // the convolution's history comes behind them
+  };
+  std::vector<LayerState> layers_;
+  std::vector<int64_t> lengths_;  // [slots]
+  FloatBuffer states_, outputs_;  // [slots, slot_stride_], [slots, outputs]
   Workspace workspace_;
   int64_t steps_ = 0;
   std::vector<int64_t> last_step_;  // [slots] the step that a slot was last part of
   // Of the live rows of a step.
-  std::vector<int64_t> row_position_;  // [slots]
-  std::vector<float*> row_state_;      // [layers, slots]
-  FloatBuffer row_outputs_;            // [slots, outputs]
+  std::vector<int64_t> row_position_;            // [slots]
+  std::vector<float*> row_state_, row_history_;  // [layers, slots]
+  FloatBuffer row_outputs_;                      // [slots, outputs]
 };
 
 }  // namespace linattn
