@@ -162,7 +162,8 @@ std::string Legend(const Plot& plot) {
   std::string svg;
   double y = kTop + 16;
   for (size_t i = 0; i < plot.series.size(); ++i, y += row) {
-    svg += fmt::format("<path d=\"M{:.1f} {:.1f}h24\" {}/>\n", line, y - 4, Stroke(i));
+    svg += fmt::format("<line x1=\"{0:.1f}\" y1=\"{2:.1f}\" x2=\"{1:.1f}\" y2=\"{2:.1f}\" {3}/>\n",
+                       line, line + 24, y - 4, Stroke(i));
     svg += inside ? Text(line - 6, y, "end", plot.series[i].name)
                   : Text(line + 30, y, "start", plot.series[i].name);
   }

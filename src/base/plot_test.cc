@@ -57,7 +57,8 @@ TEST(Plot, TellsManySeriesApart) {
     plot.series.push_back({fmt::format("series {}", i), {{0, i}, {1, i + 1}}});
   const std::string svg = SvgPlot(plot);
   std::set<std::string> strokes;
-  for (size_t at = svg.find("h24\""); at != std::string::npos; at = svg.find("h24\"", at + 1))
+  for (size_t at = svg.find("fill=\"none\""); at != std::string::npos;
+       at = svg.find("fill=\"none\"", at + 1))
     strokes.insert(svg.substr(at, svg.find("/>", at) - at));
   EXPECT_EQ(strokes.size(), 12u);
   EXPECT_THAT(svg, HasSubstr("x=\"744.0\""));

@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "base/json.h"
+#include "base/json_lines.h"
 #include "cli/console.h"
 #include "cli/verbs.h"
 
@@ -25,21 +25,6 @@ struct Options {
   int64_t smooth = 20;
 };
 
-// The lines of a run's metrics.jsonl; a last line that is cut short, of a run that goes on, is left
-// out.
-std::vector<nlohmann::json> ReadMetrics(const std::string& run) {
-  const std::string path = run + "/metrics.jsonl";
-  const Bytes bytes = ReadFile(path, "plot");
-  std::string_view text = AsText(bytes);
-  std::vector<nlohmann::json> lines;
-  for (size_t end = text.find('\n'); end != std::string_view::npos; end = text.find('\n')) {
-    lines.push_back(ParseJson(text.substr(0, end), "plot", path));
-    text.remove_prefix(end + 1);
-  }
-  Check(!lines.empty(), "plot", "{} must hold metrics, but has not a whole line", path);
-  return lines;
-}
-
 // The metric of the run's task, if none was asked for.
 std::string MetricOf(const std::vector<nlohmann::json>& lines) {
   for (const char* name : {"bits_per_dim", "bits_per_byte"})
@@ -57,7 +42,7 @@ Curves ReadCurves(const Options& o, const std::string& run, const std::string& m
   Curves curves{{name + ", training", {}}, {name + ", held out", {}, true}};
   double sum = 0;
   int64_t n = 0;
-  for (const nlohmann::json& line : ReadMetrics(run)) {
+  for (const nlohmann::json& line : ReadJsonLines(run + "/metrics.jsonl", "plot")) {
     if (!line.contains(metric) || !line.contains("wall_s")) continue;
     const double x =
         o.against == "step" ? line.at("step").get<double>() : line.at("wall_s").get<double>() / 60;
@@ -73,7 +58,9 @@ Curves ReadCurves(const Options& o, const std::string& run, const std::string& m
 }
 
 void Run(const Options& o, const Common& common) {
-  const std::string metric = o.metric.empty() ? MetricOf(ReadMetrics(o.runs.front())) : o.metric;
+  const std::string metric =
+      o.metric.empty() ? MetricOf(ReadJsonLines(o.runs.front() + "/metrics.jsonl", "plot"))
+                       : o.metric;
   Plot plot{.title = metric, .x = {o.against}, .y = {metric}, .series = {}};
   for (const std::string& run : o.runs) {
     for (Curves curves = ReadCurves(o, run, metric);
