@@ -1,0 +1,120 @@
+#include "train/compare_report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+
+#include "base/file.h"
+#include "base/json_lines.h"
+#include "base/plot.h"
+
+namespace linattn {
+namespace {
+
+std::string MetricName(const std::string& metric) {
+  return metric == "bits_per_dim" ? "bits/dim" : metric == "bits_per_byte" ? "bits/byte" : metric;
+}
+
+std::vector<nlohmann::json> Metrics(const std::string& run) {
+  const std::string path = run + "/metrics.jsonl";
+  std::error_code error;
+  const bool there = std::filesystem::exists(path, error) && std::filesystem::file_size(path) > 0;
+  return there ? ReadJsonLines(path, "compare") : std::vector<nlohmann::json>();
+}
+
+Plot CurvesOf(const std::string& directory, const ComparisonFacts& facts,
+              const std::vector<ComparedMixer>& mixers) {
+  const std::string name = MetricName(facts.metric);
+  Plot plot{.title = name + " on held-out data", .x = {"step"}, .y = {name}, .series = {}};
+  for (const ComparedMixer& m : mixers) {
+    const auto points = EvaluationCurve(directory + "/" + m.directory, facts.metric);
+    plot.series.push_back({fmt::format("{} ({:.3f})", m.mixer, m.bits), points, true});
+  }
+  return plot;
+}
+
+// Three significant digits, without an exponent.
+std::string Short(double x) {
+  if (!(x > 0)) return "-";
+  const int decimals = std::max(0, 2 - static_cast<int>(std::floor(std::log10(x))));
+  return fmt::format("{:.{}f}", x, decimals);
+}
+
+}  // namespace
+
+std::vector<std::pair<double, double>> EvaluationCurve(const std::string& run,
+                                                       const std::string& metric) {
+  std::vector<std::pair<double, double>> points;
+  for (const nlohmann::json& line : Metrics(run))
+    if (line.at("kind") == "eval" && line.at("step") > 0 && line.contains(metric))
+      points.emplace_back(line.at("step").get<double>(), line.at(metric).get<double>());
+  return points;
+}
+
+double SecondsPerStep(const std::string& run) {
+  std::vector<double> seconds;
+  double step = -1, wall_s = 0;
+  for (const nlohmann::json& line : Metrics(run)) {
+    if (line.at("kind") != "train") continue;
+    const double next = line.at("step"), now = line.at("wall_s");
+    if (step >= 0 && next > step) seconds.push_back((now - wall_s) / (next - step));
+    step = next, wall_s = now;
+  }
+  if (seconds.empty()) return std::nan("");
+  const auto middle = seconds.begin() + std::ssize(seconds) / 2;
+  std::nth_element(seconds.begin(), middle, seconds.end());
+  return *middle;
+}
+
+double SecondsOfRun(const std::string& run) {
+  double seconds = 0;
+  for (const nlohmann::json& line : Metrics(run))
+    if (line.contains("wall_s")) seconds = std::max(seconds, line.at("wall_s").get<double>());
+  return seconds;
+}
+
+std::string ComparisonTable(const std::string& metric, const std::vector<ComparedMixer>& mixers) {
+  std::string table = fmt::format(
+      "| mixer | {} | s/step | peak memory, MB | generated tokens/s | state, bytes | parameters | "
+      "mlp_dim | minutes |\n| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n",
+      MetricName(metric));
+  for (const ComparedMixer& m : mixers)
+    table += fmt::format("| {} | {:.3f} | {} | {:.0f} | {:.0f} | {} | {} | {} | {} |\n", m.mixer,
+                         m.bits, Short(m.step_s), static_cast<double>(m.peak_bytes) / 1e6,
+                         m.tokens_per_s, m.state_bytes, m.parameters, m.mlp_dim, Short(m.minutes));
+  return table;
+}
+
+void WriteComparison(const std::string& directory, const ComparisonFacts& facts,
+                     const std::vector<ComparedMixer>& mixers) {
+  const nlohmann::json json = {
+      {"metric", facts.metric},         {"data", facts.data},
+      {"model", facts.model},           {"command", facts.command},
+      {"steps", facts.steps},           {"batch", facts.batch},
+      {"parameters", facts.parameters}, {"eval_examples", facts.eval_examples},
+      {"threads", facts.threads},       {"mixers", mixers}};
+  WriteFileAtomic(directory + "/compare.json", json.dump(2) + "\n");
+  const Plot curves = CurvesOf(directory, facts, mixers);
+  const bool any = std::any_of(curves.series.begin(), curves.series.end(),
+                               [](const Series& s) { return !s.points.empty(); });
+  if (any) WriteFileAtomic(directory + "/curves.svg", SvgPlot(curves));
+  const std::string held_out =
+      facts.eval_examples > 0
+          ? fmt::format("the first or evenly spaced {} held-out examples", facts.eval_examples)
+          : "all held-out examples";
+  WriteFileAtomic(
+      directory + "/compare.md",
+      fmt::format("# Mixers compared\n\n{}. {}. {} steps of {} sequences for each, in the same "
+                  "order, on {} threads; as nearly {} parameters as the width of the MLP allows. "
+                  "{} on {} after the last step; peak memory is that of the training process; "
+                  "tokens are generated by the lean runtime, one sequence at a time; the state is "
+                  "one sequence's at its full length.\n\n{}\n{}Made by:\n\n    {}\n",
+                  facts.data, facts.model, facts.steps, facts.batch, facts.threads,
+                  facts.parameters, MetricName(facts.metric), held_out,
+                  ComparisonTable(facts.metric, mixers), any ? "![curves](curves.svg)\n\n" : "",
+                  facts.command));
+}
+
+}  // namespace linattn

@@ -1,0 +1,88 @@
+#include "train/mixer_spec.h"
+
+#include <algorithm>
+#include <cctype>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "model/parameters.h"
+
+namespace linattn {
+namespace {
+
+std::string FileName(const std::string& text) {
+  std::string name;
+  for (const char c : text) {
+    const bool plain = std::isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '.';
+    if (plain)
+      name += c;
+    else if (!name.empty() && name.back() != '-')
+      name += '-';
+  }
+  while (!name.empty() && (name.back() == '-' || name.front() == '.'))
+    name.back() == '-' ? name.pop_back() : static_cast<void>(name.erase(0, 1));
+  return name;
+}
+
+std::string KeyOf(const std::string& mixer, const std::string& option, const std::string& text) {
+  static const nlohmann::json known = ToJson(ModelConfig{});
+  for (const std::string& key : {mixer + "_" + option, option})
+    if (known.contains(key)) return "model." + key;
+  Fail("compare", "the options of '{}' must be keys of the model, but {}_{} and {} are none", text,
+       mixer, option, option);
+}
+
+double RelativeDistance(int64_t a, int64_t target) {
+  return std::abs(static_cast<double>(a - target)) / static_cast<double>(target);
+}
+
+}  // namespace
+
+MixerSpec ParseMixerSpec(const std::string& text) {
+  std::vector<std::string> parts;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find(':', begin), text.size());
+    parts.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  MixerSpec spec{text, FileName(text), {"model.mixer=\"" + parts[0] + "\""}};
+  Check(!spec.directory.empty(), "compare", "a mixer must have a name, but is '{}'", text);
+  for (size_t i = 1; i < parts.size(); ++i) {
+    const size_t equals = parts[i].find('=');
+    Check(equals != std::string::npos && equals > 0, "compare",
+          "the options of '{}' must be KEY=VALUE, but one is '{}'", text, parts[i]);
+    spec.sets.push_back(KeyOf(parts[0], parts[i].substr(0, equals), text) +
+                        parts[i].substr(equals));
+  }
+  return spec;
+}
+
+int64_t TrainedParameters(const ModelConfig& config) {
+  int64_t count = 0;
+  for (const ParameterSpec& spec : Parameters(config))
+    if (spec.trained) count += ElementsOf(spec);
+  return count;
+}
+
+void MatchParameters(const std::string& spec, int64_t target, ModelConfig& config) {
+  constexpr double kWanted = 0.01, kAllowed = 0.02;
+  const auto with = [&](int64_t mlp_dim) {
+    config.mlp_dim = mlp_dim;
+    return TrainedParameters(config);
+  };
+  const int64_t first = with(1), each = with(2) - first;  // the count is linear in mlp_dim
+  const double exact = 1 + static_cast<double>(target - first) / static_cast<double>(each);
+  for (const int64_t multiple : {int64_t{8}, int64_t{1}}) {
+    const auto nearest = static_cast<int64_t>(std::round(exact / static_cast<double>(multiple)));
+    const int64_t mlp_dim = multiple * std::max<int64_t>(1, nearest);
+    const double limit = multiple > 1 ? kWanted : kAllowed;
+    if (RelativeDistance(with(mlp_dim), target) <= limit) return;
+  }
+  Fail("compare",
+       "'{}' must come within 2% of {} parameters by its MLP's width, but has {} at mlp_dim {} (a "
+       "larger model.mlp_dim leaves more room)",
+       spec, target, TrainedParameters(config), config.mlp_dim);
+}
+
+}  // namespace linattn
