@@ -123,8 +123,7 @@ double CacheBytes(const MixerDims& d, bool) {
   return 4.0 * (queries * (d.K + d.V + 1) + keys * (d.K + d.V));
 }
 
-void CacheStep(const Mixer& mixer, const StepInputs& in,
-               void (*head)(const StepInputs& in, int64_t n, int64_t h)) {
+void CacheStep(const Mixer& mixer, const StepInputs& in, const StepParts& parts) {
   CheckStep(mixer, in);
   CheckCacheOptions(mixer, in.options);
   Check(in.options.causal && !in.options.cross, mixer.name,
@@ -136,12 +135,13 @@ void CacheStep(const Mixer& mixer, const StepInputs& in,
     CheckRoom(mixer, in.options, in.length[i], 1, in.capacity);
     rows += std::min(in.length[i] + 1, cache.slots);
   }
+  for (int64_t i = 0; i < n && parts.begin; ++i) parts.begin(in, i);
   // Waking a thread costs about as much as reading this many floats.
   constexpr int64_t kFloatsWorthAThread = 1 << 15;
   const bool share = rows * in.q.shape[1] * (K + V) > 2 * kFloatsWorthAThread;
 #pragma omp parallel for collapse(2) schedule(dynamic) if (share)
   for (int64_t i = 0; i < n; ++i)
-    for (int64_t h = 0; h < HV; ++h) head(in, i, h);
+    for (int64_t h = 0; h < HV; ++h) parts.head(in, i, h);
 }
 
 }  // namespace linattn

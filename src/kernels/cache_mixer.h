@@ -56,9 +56,13 @@ void ClearGradients(const MixerGradients& gradients, const Sequences& sequences)
 // Compulsory traffic of forward.
 double CacheBytes(const MixerDims& dims, bool causal);
 
-// A step: head(in, n, h) for each sequence n and key/value head h.
-void CacheStep(const Mixer& mixer, const StepInputs& in,
-               void (*head)(const StepInputs& in, int64_t n, int64_t h));
+// What a step does, after its checks: begin(in, n) for each sequence n, if there is anything to begin,
+// then head(in, n, h) for each of its key/value heads h, in parallel.
+struct StepParts {
+  void (*begin)(const StepInputs& in, int64_t n);
+  void (*head)(const StepInputs& in, int64_t n, int64_t h);
+};
+void CacheStep(const Mixer& mixer, const StepInputs& in, const StepParts& parts);
 
 // ---- Patterns: what a query sees depends on its place only ----
 
@@ -140,9 +144,10 @@ constexpr Mixer PatternMixer(const CacheMixerTraits& traits) {
   };
   m.step = [](const StepInputs& in) {
     pattern.check(in.options);
-    CacheStep(mixer, in, [](const StepInputs& step, int64_t n, int64_t h) {
-      PatternStepHead(pattern, step, n, h);
-    });
+    CacheStep(mixer, in,
+              {.begin = nullptr, .head = [](const StepInputs& step, int64_t n, int64_t h) {
+                 PatternStepHead(pattern, step, n, h);
+               }});
   };
   m.prefill = [](const MixerInputs& in, const Array& o, float* state, int64_t length,
                  int64_t capacity) {
