@@ -128,6 +128,12 @@ int64_t MixerStateFloats(const ModelConfig& c, int64_t layer, int64_t capacity) 
   return mixer.state_floats(StateDimsOf(c, layer), OptionsOf(c, layer), capacity);
 }
 
+int64_t StateBytes(const ModelConfig& config, int64_t capacity) {
+  int64_t floats = 0;
+  for (int64_t i = 0; i < config.layers(); ++i) floats += StateFloats(config, i, capacity);
+  return floats * static_cast<int64_t>(sizeof(float));
+}
+
 int64_t StateFloats(const ModelConfig& c, int64_t layer, int64_t capacity) {
   const LayerPlan p = PlanLayer(c, layer);
   const int64_t conv = p.conv_size > 0 ? (p.conv_size - 1) * p.conv_channels() : 0;

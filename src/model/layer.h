@@ -100,7 +100,9 @@ class RandomFeatures {
 // need): the mixer's state, then the last conv_size - 1 inputs of the convolution, [conv_size - 1,
 // conv_channels], newest last. All zero: a new sequence.
 int64_t StateFloats(const ModelConfig& config, int64_t layer, int64_t capacity);
-// Of which the mixer's.
+// Bytes of one sequence's memory, all layers together.
+int64_t StateBytes(const ModelConfig& config, int64_t capacity);
+// Floats of a layer's memory that are the mixer's.
 int64_t MixerStateFloats(const ModelConfig& config, int64_t layer, int64_t capacity);
 
 }  // namespace linattn
