@@ -36,10 +36,6 @@ ChunkShape ShapeOfChunks(const Mixer& mixer, const MixerDims& d, int threads) {
   return s;
 }
 
-bool ChunkHas(const Mixer& mixer) {
-  return mixer.family == Family::kState;
-}
-
 ForwardScratch::ForwardScratch(const ChunkShape& s, Pieces& p) {
   const int64_t decay = s.D > 0, delta = s.delta;  // 0: no floats of these
   raw = p.Take(s.C * s.K);

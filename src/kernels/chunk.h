@@ -45,9 +45,6 @@ struct ThreadScratch {
   float* Of(int thread) const { return block + thread * floats; }
 };
 
-// True if the fast functions below know the policies of this mixer.
-bool ChunkHas(const Mixer& mixer);
-
 // o, norm, ST, zT of the tokens that `sequences` lists; not those of masked tokens, nor zT where
 // the call does not normalise. Not causal only without decay and delta rule.
 void ChunkForward(const ChunkCall& call, const Sequences& sequences, ThreadScratch scratch);

@@ -8,7 +8,6 @@
 #include "base/error.h"
 #include "kernels/chunk.h"
 #include "kernels/log_decay.h"
-#include "kernels/reference_fallback.h"
 
 namespace linattn {
 namespace {
@@ -66,7 +65,6 @@ double ScaleOf(const Mixer& mixer, const MixerOptions& options, int64_t K) {
 }
 
 int64_t StateScratchBytes(const Mixer& mixer, const MixerDims& dims, int threads) {
-  if (!ChunkHas(mixer)) return 0;
   return ScratchFloats(ShapeOfChunks(mixer, dims, threads)) * threads *
          static_cast<int64_t>(sizeof(float));
 }
@@ -74,7 +72,6 @@ int64_t StateScratchBytes(const Mixer& mixer, const MixerDims& dims, int threads
 void StateForward(const Mixer& mixer, const MixerInputs& in, const MixerOutputs& out,
                   void* scratch) {
   const MixerDims dims = CheckFast(mixer, in, out);
-  if (!ChunkHas(mixer)) return ForwardByReference(mixer, in, out);
   const Sequences sequences = ResolveSegments(in, dims);
   CheckLogDecay(mixer.name, in.g, sequences);
   const ChunkCall call = MakeCall(mixer, in, out, dims);
@@ -91,7 +88,6 @@ void StateBackward(const Mixer& mixer, const MixerInputs& in, const MixerOutputs
   const bool normalises = mixer.normalised && in.options.normalise;
   Check(out.norm.present() || !normalises || !grad.d_o.present(), mixer.name,
         "norm must be what forward wrote, but is absent");
-  if (!ChunkHas(mixer)) return BackwardByReference(mixer, in, out, grad);
   const Sequences sequences = ResolveSegments(in, dims);
   CheckLogDecay(mixer.name, in.g, sequences);
   const ChunkCall call = MakeCall(mixer, in, out, dims);
