@@ -1,4 +1,4 @@
-// Vectors of float32 from and to rows of float32 or bfloat16. Included once a SIMD target, inside
+// Vectors of float32 from and to rows of float32, bfloat16 or float16. Included once a SIMD target, inside
 // foreach_target's loop.
 #if defined(LINATTN_KERNELS_NARROW_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LINATTN_KERNELS_NARROW_INL_H_
@@ -28,6 +28,12 @@ HWY_INLINE FloatVector LoadWide(const BF16* HWY_RESTRICT p) {
   return hn::BitCast(FloatTag(), hn::ShiftLeft<16>(wide));
 }
 
+HWY_INLINE FloatVector LoadWide(const F16* HWY_RESTRICT p) {
+  const hn::Rebind<hwy::float16_t, FloatTag> half;
+  const auto* from = reinterpret_cast<const hwy::float16_t*>(p);
+  return hn::PromoteTo(FloatTag(), hn::LoadU(half, from));
+}
+
 HWY_INLINE void StoreNarrow(FloatVector v, float* HWY_RESTRICT p) { hn::StoreU(v, FloatTag(), p); }
 
 // To nearest, ties to even; NaN stays NaN, as ToBF16.
@@ -44,10 +50,18 @@ HWY_INLINE void StoreNarrow(FloatVector v, BF16* HWY_RESTRICT p) {
   hn::StoreU(hn::DemoteTo(half, hn::BitCast(s, rounded)), half, &p->bits);
 }
 
+HWY_INLINE void StoreNarrow(FloatVector v, F16* HWY_RESTRICT p) {
+  HWY_ALIGN float lanes[kLanes];
+  hn::Store(v, FloatTag(), lanes);
+  for (int64_t i = 0; i < kLanes; ++i) p[i] = ToF16(lanes[i]);
+}
+
 HWY_INLINE float WidenOne(float x) { return x; }
 HWY_INLINE float WidenOne(BF16 x) { return ToFloat(x); }
+HWY_INLINE float WidenOne(F16 x) { return ToFloat(x); }
 HWY_INLINE void NarrowOne(float x, float* p) { *p = x; }
 HWY_INLINE void NarrowOne(float x, BF16* p) { *p = ToBF16(x); }
+HWY_INLINE void NarrowOne(float x, F16* p) { *p = ToF16(x); }
 
 // The elements at p, of which a row has n left: kLanes of them, or n and zeros behind.
 template <class T>

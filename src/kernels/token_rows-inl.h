@@ -9,7 +9,6 @@
 
 #include <hwy/highway.h>
 
-#include <algorithm>
 #include <cstdint>
 
 #include "kernels/mixer.h"
@@ -34,23 +33,14 @@ HWY_INLINE void CopyRow(const float* HWY_RESTRICT x, int64_t n, float* HWY_RESTR
   ForEachVector(n, [=](auto load, auto store, int64_t i) HWY_ATTR { store(load(x + i), y + i); });
 }
 
-HWY_INLINE void WidenRow(const BF16* HWY_RESTRICT x, int64_t n, float* HWY_RESTRICT y) {
+template <class T>
+HWY_INLINE void WidenRow(const T* HWY_RESTRICT x, int64_t n, float* HWY_RESTRICT y) {
   for (int64_t i = 0; i < n; i += kLanes) StoreRow(LoadRow(x + i, n - i), y + i, n - i);
 }
 
-HWY_INLINE void NarrowRow(const float* HWY_RESTRICT x, int64_t n, BF16* HWY_RESTRICT y) {
+template <class T>
+HWY_INLINE void NarrowRow(const float* HWY_RESTRICT x, int64_t n, T* HWY_RESTRICT y) {
   for (int64_t i = 0; i < n; i += kLanes) StoreRow(LoadRow(x + i, n - i), y + i, n - i);
-}
-
-HWY_INLINE void WidenRow(const F16* HWY_RESTRICT x, int64_t n, float* HWY_RESTRICT y) {
-  const FloatTag d;
-  const hn::Rebind<hwy::float16_t, FloatTag> half;
-  int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) {
-    const auto* from = reinterpret_cast<const hwy::float16_t*>(x + i);
-    hn::StoreU(hn::PromoteTo(d, hn::LoadU(half, from)), d, y + i);
-  }
-  for (; i < n; ++i) y[i] = ToFloat(x[i]);
 }
 
 // Rows [begin, begin + n) -> y [n,C].
@@ -77,8 +67,7 @@ inline void StoreRows(const TokenRows& rows, int64_t begin, int64_t n, const flo
     if (array.dtype == DType::kBF16) {
       NarrowRow(x, C, array.At<BF16>(tokens.row, tokens[i], head));
     } else if (array.dtype == DType::kF16) {
-      std::transform(x, x + C, array.At<F16>(tokens.row, tokens[i], head),
-                     [](float value) { return ToF16(value); });
+      NarrowRow(x, C, array.At<F16>(tokens.row, tokens[i], head));
     } else {
       CopyRow(x, C, array.At<float>(tokens.row, tokens[i], head));
     }
@@ -92,7 +81,8 @@ HWY_INLINE void AddRow(const float* HWY_RESTRICT x, int64_t n, float* HWY_RESTRI
   });
 }
 
-HWY_INLINE void AddRow(const float* HWY_RESTRICT x, int64_t n, BF16* HWY_RESTRICT y) {
+template <class T>
+HWY_INLINE void AddRow(const float* HWY_RESTRICT x, int64_t n, T* HWY_RESTRICT y) {
   for (int64_t i = 0; i < n; i += kLanes)
     StoreRow(hn::Add(LoadRow(y + i, n - i), LoadRow(x + i, n - i)), y + i, n - i);
 }
@@ -106,8 +96,7 @@ inline void AddRows(const TokenRows& rows, int64_t begin, int64_t n, const float
     if (array.dtype == DType::kBF16) {
       AddRow(x, C, array.At<BF16>(tokens.row, tokens[i], head));
     } else if (array.dtype == DType::kF16) {
-      F16* y = array.At<F16>(tokens.row, tokens[i], head);
-      std::transform(x, x + C, y, y, [](float a, F16 b) { return ToF16(a + ToFloat(b)); });
+      AddRow(x, C, array.At<F16>(tokens.row, tokens[i], head));
     } else {
       AddRow(x, C, array.At<float>(tokens.row, tokens[i], head));
     }
