@@ -42,13 +42,24 @@ HWY_INLINE void ExpInPlace(int64_t n, float* x) {
 
 // From g in place of a.
 inline void FillDecays(const ChunkDecays& w) {
-  const auto& [n, D, a, enter, leave, pass] = w;
-  std::copy_n(a, D, enter);
-  for (int64_t i = D; i < n * D; ++i) enter[i] = enter[i - D] + a[i];
-  std::copy_n(enter + (n - 1) * D, D, pass);
-  std::fill_n(leave + (n - 1) * D, D, 0.0f);
-  for (int64_t i = (n - 1) * D - 1; i >= 0; --i) leave[i] = leave[i + D] + a[i + D];
-  ExpInPlace(n * D, a), ExpInPlace(n * D, enter), ExpInPlace(n * D, leave), ExpInPlace(D, pass);
+  const int64_t n = w.n, D = w.D;
+  float *a = w.a, *enter = w.enter, *leave = w.leave, *pass = w.pass;
+  std::fill_n(pass, D, 0.0f);
+  AddRows(a, n, D, pass);
+  ExpInPlace(D, pass), ExpInPlace(n * D, a);
+  ForEachVector(D, [=](auto load, auto store, int64_t f) HWY_ATTR {
+    FloatVector left = load(a + f);
+    store(left, enter + f);
+    for (int64_t i = D + f; i < n * D; i += D) {
+      left = hn::Mul(left, load(a + i));
+      store(left, enter + i);
+    }
+    left = hn::Set(FloatTag(), 1.0f);
+    for (int64_t i = (n - 1) * D + f; i >= 0; i -= D) {
+      store(left, leave + i);
+      left = hn::Mul(left, load(a + i));
+    }
+  });
 }
 
 // M [n,C] with M_ij = a_{j+1} ... a_i for j <= i, else 0; one factor a token.
@@ -187,16 +198,23 @@ inline void AddCrossings(int64_t n, int64_t C, const float* P, float* dg) {
   }
 }
 
-// dg_t += d_pass + sum_{i >= t} d_enter_i + sum_{j < t} d_leave_j: a gate lies between the chunk's
-// start and each later token, between each earlier token and the chunk's end, and between the two
-// ends. Overwrites d_enter, d_leave.
-inline void AddGatesOfEnds(int64_t n, int64_t D, float* d_enter, float* d_leave,
+// dg_t += d_pass + sum_{i >= t} d_enter_i + sum_{j < t} d_leave_j, all [n,D] and d_pass [D]: a gate
+// lies between the chunk's start and each later token, between each earlier token and the chunk's
+// end, and between the two ends.
+inline void AddGatesOfEnds(int64_t n, int64_t D, const float* d_enter, const float* d_leave,
                            const float* d_pass, float* dg) {
-  for (int64_t i = (n - 1) * D - 1; i >= 0; --i) d_enter[i] += d_enter[i + D];
-  for (int64_t i = D; i < n * D; ++i) d_leave[i] += d_leave[i - D];
-  for (int64_t t = 0; t < n; ++t)
-    for (int64_t f = 0; f < D; ++f)
-      dg[t * D + f] += d_pass[f] + d_enter[t * D + f] + (t > 0 ? d_leave[(t - 1) * D + f] : 0.0f);
+  ForEachVector(D, [=](auto load, auto store, int64_t f) HWY_ATTR {
+    FloatVector sum = load(d_pass + f);
+    for (int64_t i = (n - 1) * D + f; i >= 0; i -= D) {
+      sum = hn::Add(sum, load(d_enter + i));
+      store(hn::Add(load(dg + i), sum), dg + i);
+    }
+    sum = hn::Zero(FloatTag());
+    for (int64_t i = D + f; i < n * D; i += D) {
+      sum = hn::Add(sum, load(d_leave + i - D));
+      store(hn::Add(load(dg + i), sum), dg + i);
+    }
+  });
 }
 
 }  // namespace HWY_NAMESPACE

@@ -31,7 +31,8 @@ void ProductGradient(int64_t n, int64_t F, const float* dA, const float* x, cons
 }
 void Triangle(int64_t n, const float* a, float* M) { FillDecayTriangle(n, a, n, M); }
 void Crossings(int64_t n, const float* P, float* dg) { AddCrossings(n, n, P, dg); }
-void Ends(int64_t n, int64_t D, float* d_enter, float* d_leave, const float* d_pass, float* dg) {
+void Ends(int64_t n, int64_t D, const float* d_enter, const float* d_leave, const float* d_pass,
+          float* dg) {
   AddGatesOfEnds(n, D, d_enter, d_leave, d_pass, dg);
 }
 
@@ -131,12 +132,12 @@ TEST(DecayTest, FillDecaysGivesProductsOfFactors) {
     }
     for (int64_t f = 0; f < D; ++f) across.push_back(Left(g, D, f, -1, n - 1));
     ExpectNear(a, own, 2e-7, "a");
-    ExpectNear(leave, after, 2e-7, "leave", 1);
+    ExpectNear(leave, after, 2e-6, "leave", 1);
     for (auto* ref : {&before, &across})  // below the smallest float
       for (double& x : *ref) x = x < 1e-44 ? 0 : x;
     for (auto* x : {&enter, &pass})
       for (float& value : *x) value = value < 1e-44f ? 0 : value;
-    ExpectNear(enter, before, 2e-7, "enter", 1);
+    ExpectNear(enter, before, 2e-6, "enter", 1);
     ExpectNear(pass, across, 2e-7, "pass", 1);
   });
 }
@@ -191,9 +192,9 @@ TEST(DecayTest, GatesGetWhatTheyLieBetween) {
   OnEveryTarget([](int64_t n, int64_t D) {
     const Floats P = Normal(n * n, 9), enter = Normal(n * D, 10), leave = Normal(n * D, 11);
     const Floats pass = Normal(D, 12);
-    Floats crossings(n), ends(n * D), d_enter = enter, d_leave = leave;
+    Floats crossings(n), ends(n * D);
     HWY_DYNAMIC_DISPATCH(Crossings)(n, P.data(), crossings.data());
-    HWY_DYNAMIC_DISPATCH(Ends)(n, D, d_enter.data(), d_leave.data(), pass.data(), ends.data());
+    HWY_DYNAMIC_DISPATCH(Ends)(n, D, enter.data(), leave.data(), pass.data(), ends.data());
     Doubles ref(n), ref_ends(n * D);
     for (int64_t t = 0; t < n; ++t) {
       for (int64_t i = t; i < n; ++i)
