@@ -11,7 +11,7 @@
 //
 // with Q_t = phi(q_t), K_t = phi(k_t) and value head j reading query/key head j / (HV/H). Not
 // causal (mixers without decay and delta rule): every query reads the S and z after the last key.
-// docs/mixers.md, equations (1) to (3) and (28) to (33); backward is the sequential adjoint, (34)
+// docs/mixers.md, equations (1) to (3) and (30) to (33); backward is the sequential adjoint, (35)
 // to (40). All arrays are F64; Error otherwise, and for a g above 0. backward does not read `out`.
 namespace linattn {
 
