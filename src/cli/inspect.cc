@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "cli/console.h"
 #include "cli/loaded_model.h"
+#include "cli/state_plot.h"
 #include "cli/verbs.h"
 #include "runtime/packed_model.h"
 
@@ -16,6 +17,9 @@ constexpr const char* kExamples = R"(
 Examples:
   linattn inspect model.safetensors
   linattn inspect model.safetensors --json
+  linattn inspect linear.safetensors softmax.safetensors --plot-state states.svg
+  linattn inspect --plot-state states.svg                 every mixer, at the size of fashion-small
+  linattn inspect --plot-state states.svg --size cifar10 --tokens 1000000 --json
 Reading the file checks all of it: sizes, offsets, names and shapes.)";
 
 struct LayerFacts {
@@ -94,7 +98,13 @@ void PrintJson(const std::string& path, const ModelFile& file,
   Print("{}\n", json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 
-void Run(const std::string& path, bool as_json) {
+struct Options {
+  std::vector<std::string> models;
+  StatePlotOptions plot{
+      .out = "", .size = "fashion-small", .tokens = 0, .json = false, .quiet = false};
+};
+
+void Show(const std::string& path, bool as_json) {
   const ModelFile file = OpenModel(path);
   const std::vector<LayerFacts> layers = Layers(file.config);
   int64_t parameters = 0, state = 0;
@@ -103,17 +113,37 @@ void Run(const std::string& path, bool as_json) {
   (as_json ? PrintJson : PrintText)(path, file, layers, parameters, state);
 }
 
+void Run(const Options& o) {
+  if (!o.plot.out.empty()) {
+    std::vector<NamedModel> models;
+    for (const std::string& path : o.models) models.push_back({path, OpenModel(path).config});
+    return PlotStates(std::move(models), o.plot);
+  }
+  if (o.models.empty()) OpenModel("");  // says what is missing
+  for (const std::string& path : o.models) Show(path, o.plot.json);
+}
+
 }  // namespace
 
 void AddInspect(CLI::App& app, Common& common) {
-  CLI::App& verb = *app.add_subcommand("inspect", "check a model file and show what is in it");
-  auto path = std::make_shared<std::string>();
-  auto json = std::make_shared<bool>(false);
-  AddModelArgument(verb, *path);
-  verb.add_flag("--json", *json, "as JSON");
+  CLI::App& verb = *app.add_subcommand("inspect", "check model files and show what is in them");
+  auto o = std::make_shared<Options>();
+  verb.add_option("models,--model", o->models, "model files (safetensors)")->type_name("MODEL");
+  auto* plot = verb.add_option("--plot-state", o->plot.out,
+                               "draw memory against length: of these models, or of every mixer");
+  verb.add_option("--size", o->plot.size,
+                  "mnist, cifar10 or fashion-small: where no model is given")
+      ->needs(plot);
+  verb.add_option("--tokens", o->plot.tokens, "the longest length (the models', or 65536)")
+      ->needs(plot)
+      ->check(CLI::Range(int64_t{1}, kMany));
+  verb.add_flag("--json", o->plot.json, "as JSON");
   AddCommon(verb, common);
   verb.footer(kExamples);
-  verb.callback([path, json] { Run(*path, *json); });
+  verb.callback([o, &common] {
+    o->plot.quiet = common.quiet;
+    Run(*o);
+  });
 }
 
 }  // namespace linattn::cli
