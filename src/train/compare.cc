@@ -34,12 +34,6 @@ struct Entry {
   RunConfig config;
 };
 
-int64_t StateBytes(const ModelConfig& c) {
-  int64_t floats = 0;
-  for (int64_t i = 0; i < c.layers(); ++i) floats += StateFloats(c, i, c.max_len);
-  return floats * static_cast<int64_t>(sizeof(float));
-}
-
 class Comparison {
  public:
   explicit Comparison(const CompareOptions& options)
@@ -245,7 +239,7 @@ class Comparison {
                                .minutes = SecondsOfRun(run) / 60,
                                .peak_bytes = peak,
                                .tokens_per_s = *tokens_per_s,
-                               .state_bytes = StateBytes(model)};
+                               .state_bytes = StateBytes(model, model.max_len)};
     WriteFileAtomic(ResultOf(entry), Json(result).dump(2) + "\n");
     return true;
   }
