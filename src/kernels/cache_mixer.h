@@ -45,6 +45,7 @@ float SoftmaxScale(const MixerOptions& options, int64_t K);
 // The window, the cache's type, causal cross-attention with fewer keys than queries.
 void CheckCacheOptions(const Mixer& mixer, const MixerOptions& options);
 void CheckFastInputs(const Mixer& mixer, const MixerInputs& in, const Sequences& sequences);
+void CheckNorm(const Mixer& mixer, const MixerOutputs& out);  // that forward wrote one
 // Prefill's arguments; returns the sizes.
 MixerDims CheckPrefill(const Mixer& mixer, const MixerInputs& in, const Array& o, int64_t length,
                        int64_t capacity);
@@ -111,7 +112,6 @@ constexpr Mixer CacheMixer(const CacheMixerTraits& t) {
           .write = Write::kAdd,
           .normalised = true,
           .feature_map = "",
-          .fixed_decay = false,
           .shared_qk = t.shared_qk,
           .self_only = t.self_only,
           .tolerance = t.tolerance,

@@ -117,7 +117,8 @@ struct Mixer {
   Write write = Write::kAdd;
   bool normalised = false;
   std::string_view feature_map = {};  // the default, by name; of state mixers
-  bool fixed_decay = false;   // g is not learned: the layer gives it by a schedule (kernels/decay_schedule.h)
+  // Not null: g is not learned, and this is the log decay of value head `head` of `heads` (decay_schedule.h).
+  double (*fixed_decay)(int64_t head, int64_t heads) = nullptr;
   bool shared_qk = false;     // the layer gives q for k, and has no projection for k
   bool causal_only = false;   // options.causal = false is refused
   bool self_only = false;     // keys of another sequence (options.cross) are refused

@@ -15,7 +15,7 @@ struct StateMixerTraits {
   Write write = Write::kAdd;
   bool normalised = false;
   std::string_view feature_map = "identity";  // the default
-  bool fixed_decay = false;
+  double (*fixed_decay)(int64_t head, int64_t heads) = nullptr;
   Tolerance tolerance = {.forward = 5e-6,
                          .backward = 2e-5,
                          .reason = "float32 sums over T tokens, regrouped by chunk"};

@@ -5,7 +5,6 @@
 #include <gmock/gmock.h>
 
 #include "base/error.h"
-#include "kernels/decay_schedule.h"
 #include "kernels/mixer_testing.h"
 
 namespace linattn {

@@ -154,7 +154,7 @@ void CheckStateLayers(const ModelConfig& c) {
   CheckRange("gate_rank", c.gate_rank, 0, 1 << 16);
   Check(c.gate_divisor > 0 && c.gate_divisor < 1e9, "config",
         "gate_divisor must be above 0, but is {}", c.gate_divisor);
-  CheckChoice("decay_schedule", c.decay_schedule, {"retention", "lightning"});
+  CheckChoice("decay_schedule", c.decay_schedule, {"own", "lightning"});
   CheckRange("features", c.features, 0, 1 << 16);
   CheckRange("feature_seed", c.feature_seed, 0, INT64_MAX);
 }

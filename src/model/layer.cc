@@ -1,6 +1,7 @@
 #include "model/layer.h"
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 
 #include "base/error.h"
@@ -90,6 +91,10 @@ MixerOptions OptionsOf(const ModelConfig& c, int64_t layer) {
   if (mixer.family == Family::kState) {
     const std::string map = FeatureMapOf(c, mixer);
     if (map != "favor" && map != mixer.feature_map) options.feature_map = &FeatureMapByName(map);
+    if (mixer.normalised && !c.attn_normalise) {
+      options.normalise = false;
+      options.scale = 1 / std::sqrt(static_cast<double>(StateDimsOf(c, layer).F));
+    }
     return options;
   }
   options.window = c.window, options.sinks = c.sinks;
@@ -113,8 +118,8 @@ MixerDims StateDimsOf(const ModelConfig& c, int64_t layer) {
 
 std::vector<float> FixedDecayOf(const ModelConfig& c, int64_t layer) {
   const auto schedule =
-      c.decay_schedule == "lightning" ? DecaySchedule::kLightning : DecaySchedule::kRetention;
-  return FixedLogDecay(schedule, c.value_heads, layer, c.layers());
+      c.decay_schedule == "lightning" ? DecaySchedule::kLightning : DecaySchedule::kOwn;
+  return FixedLogDecay(MixerByName(c.mixers[layer]), schedule, c.value_heads, layer, c.layers());
 }
 
 std::vector<float> InitialFeaturesOf(const ModelConfig& c, int64_t layer) {

@@ -13,16 +13,16 @@ using namespace mixer_testing;
 
 // gamma_h = 1 - 2^(-5-h), and lightning attention's slopes.
 TEST(RetentionTest, Schedules) {
-  const auto retention = FixedLogDecay(DecaySchedule::kRetention, 3, 0, 1);
+  const auto retention = FixedLogDecay(k_retention, DecaySchedule::kOwn, 3, 0, 1);
   const double gamma[] = {1 - 1 / 32.0, 1 - 1 / 64.0, 1 - 1 / 128.0};
   for (int h = 0; h < 3; ++h) EXPECT_NEAR(std::exp(retention[h]), gamma[h], 1e-7);
-  const auto lightning = FixedLogDecay(DecaySchedule::kLightning, 4, 1, 2);
+  const auto lightning = FixedLogDecay(k_retention, DecaySchedule::kLightning, 4, 1, 2);
   for (int h = 0; h < 4; ++h) EXPECT_FLOAT_EQ(lightning[h], -8.0f / 4 * 0.5f * h);
 }
 
 // The layer's g: one number a head for all tokens, as a view without memory of its own.
 TEST(RetentionTest, ReadsOneDecayAHeadThroughAView) {
-  const auto decays = FixedLogDecay(DecaySchedule::kRetention, 4, 0, 1);
+  const auto decays = FixedLogDecay(k_retention, DecaySchedule::kOwn, 4, 0, 1);
   Problem p = MakeProblem(k_retention, {.T = 37, .heads = 2, .group = 2, .states = true});
   for (size_t i = 0; i < p.inputs["g"].values.size(); ++i) p.inputs["g"].values[i] = decays[i % 4];
   const Results expected = Fast(k_retention, p, true);
