@@ -37,6 +37,7 @@ void VisitFields(Config& c, Visit&& visit) {
   visit("causal", c.causal);
   visit("feature_map", c.feature_map);
   visit("attn_eps", c.attn_eps);
+  visit("attn_normalise", c.attn_normalise);
   visit("pre_norm", c.pre_norm);
   visit("norm_eps", c.norm_eps);
   visit("activation", c.activation);
