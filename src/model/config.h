@@ -26,7 +26,6 @@ struct ModelConfig {
   std::string feature_map = "elu1";  // linear
   double attn_eps = 1e-6;            // linear
   bool attn_normalise = true;  // linear, performer; false: no division, but scale F^-1/2 (F features)
-  bool attn_normalise = true;  // linear, performer; false: no division, but scale F^-1/2 (F features)
   bool pre_norm = true;              // false: post-norm
   double norm_eps = 1e-5;
   std::string activation = "gelu";  // "gelu" (exact, erf) | "relu"

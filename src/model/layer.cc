@@ -95,10 +95,6 @@ MixerOptions OptionsOf(const ModelConfig& c, int64_t layer) {
       options.normalise = false;
       options.scale = 1 / std::sqrt(static_cast<double>(StateDimsOf(c, layer).F));
     }
-    if (mixer.normalised && !c.attn_normalise) {
-      options.normalise = false;
-      options.scale = 1 / std::sqrt(static_cast<double>(StateDimsOf(c, layer).F));
-    }
     return options;
   }
   options.window = c.window, options.sinks = c.sinks;
