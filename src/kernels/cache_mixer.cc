@@ -86,6 +86,11 @@ void CheckFastInputs(const Mixer& mixer, const MixerInputs& in, const Sequences&
           n, sequences.keys[n].length, sequences.queries[n].length);
 }
 
+void CheckNorm(const Mixer& mixer, const MixerOutputs& out) {
+  Check(out.norm.present(), mixer.name,
+        "backward must be given the norm that forward wrote, but it is absent");
+}
+
 MixerDims CheckPrefill(const Mixer& mixer, const MixerInputs& in, const Array& o, int64_t length,
                        int64_t capacity) {
   const MixerDims dims = CheckInputs(mixer, in);

@@ -2,11 +2,9 @@
 
 #include <algorithm>
 #include <deque>
-#include <memory>
 
 #include <hwy/aligned_allocator.h>
 
-#include "base/error.h"
 #include "kernels/cache_mixer.h"
 
 namespace linattn {
@@ -194,8 +192,7 @@ void PatternBackward(const Mixer& mixer, const Pattern& pattern, const MixerInpu
   CheckFastInputs(mixer, in, sequences);
   ClearGradients(gradients, sequences);
   if (!gradients.d_o.present()) return;
-  Check(out.norm.present(), mixer.name,
-        "backward must be given the norm that forward wrote, but it is absent");
+  CheckNorm(mixer, out);
   Plan plan(pattern, in, dims, sequences);
   const int64_t floats = BackwardFloats(dims);
 #pragma omp parallel for schedule(dynamic)
