@@ -234,7 +234,7 @@ TEST_F(CliTest, EvalIsTheModelsLikelihood) {
   const Result text =
       Run("eval " + Text() + " --data " LINATTN_TESTDATA "/text/shakespeare-head.txt --limit 3");
   EXPECT_EQ(text.status, 0) << text.error;
-  EXPECT_THAT(text.out, AllOf(HasSubstr("bits/dim"), HasSubstr("nats/token")));
+  EXPECT_THAT(text.out, AllOf(HasSubstr("bits_per_byte"), HasSubstr("nats/token")));
   const Result wrong = Run("eval " + Images() + " --data cifar10:" LINATTN_TESTDATA "/cifar10");
   EXPECT_EQ(wrong.status, 2);
   EXPECT_THAT(wrong.error, AllOf(HasSubstr("28 x 28 x 1"), HasSubstr("32 x 32 x 3")));

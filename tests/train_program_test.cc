@@ -132,7 +132,18 @@ TEST_F(TrainProgram, InterruptSavesAndSaysHowToResume) {
   kill(child, SIGINT);
   EXPECT_EQ(Wait(child), 130) << TextOf(log_);
   EXPECT_THAT(TextOf(log_), HasSubstr("linattn train --resume " + run));
+  EXPECT_THAT(TextOf(log_), HasSubstr("stopping at the next safe point"));
   EXPECT_EQ(Run({"train", "--resume", run, "--steps", "1", "--threads", "1"}), 0) << TextOf(log_);
+}
+
+TEST_F(TrainProgram, ResumingAFinishedRunChangesNothing) {
+  const std::string run = directory_ / "run";
+  ASSERT_EQ(Run(TinyRun(run, 20)), 0) << TextOf(log_);
+  const std::string metrics = TextOf(run + "/metrics.jsonl");
+  const auto model = ReadFile(run + "/model.safetensors");
+  ASSERT_EQ(Run({"train", "--resume", run, "--threads", "1"}), 0) << TextOf(log_);
+  EXPECT_EQ(TextOf(run + "/metrics.jsonl"), metrics);
+  EXPECT_EQ(ReadFile(run + "/model.safetensors"), model);
 }
 
 TEST_F(TrainProgram, LogIsPlainLinesAtASaneRate) {  // D6
@@ -170,7 +181,15 @@ TEST_F(TrainProgram, MistakesOfTheCallerHaveStatusTwo) {
   EXPECT_EQ(Run({"train", "--mixer", "lienar", "--out", directory_ / "x"}), 2);
   EXPECT_THAT(TextOf(log_), HasSubstr("lienar"));
   EXPECT_FALSE(std::filesystem::exists(directory_ / "x"));
+  EXPECT_EQ(Run({"train", LINATTN_SOURCE "/configs/text.toml"}), 2);
+  EXPECT_THAT(TextOf(log_), HasSubstr("the data must be given (--data)"));
+  for (const std::vector<std::string>& wrong :
+       {std::vector<std::string>{"train", "--resume", directory_}, {"export", directory_}}) {
+    EXPECT_EQ(Run(wrong), 2);
+    EXPECT_THAT(TextOf(log_), HasSubstr("must be a run's directory"));
+  }
   EXPECT_EQ(Run({}), 2);
+  EXPECT_THAT(TextOf(log_), HasSubstr("linattn: A subcommand is required (see: linattn --help)"));
   EXPECT_EQ(Run({"--version"}), 0);
   EXPECT_EQ(Run({"train", "--help"}), 0);
   EXPECT_THAT(TextOf(log_), HasSubstr("Examples:"));

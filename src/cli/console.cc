@@ -8,27 +8,17 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/interrupt.h"
 
 namespace linattn::cli {
-namespace {
-
-volatile std::sig_atomic_t g_interrupted = 0;
-
-void AskToStop(int signal) {
-  g_interrupted = 1;
-  std::signal(signal, SIG_DFL);
-}
-
-}  // namespace
 
 void InstallSignalHandlers() {
-  std::signal(SIGINT, AskToStop);
-  std::signal(SIGTERM, AskToStop);
+  InstallInterruptHandlers();
   std::signal(SIGPIPE, SIG_IGN);
 }
 
 void ThrowIfInterrupted() {
-  if (g_interrupted) throw Interrupted();
+  if (InterruptSignal() != 0) throw Interrupted();
 }
 
 void Write(std::string_view text) { Write(AsBytes(text)); }

@@ -10,11 +10,11 @@
 namespace linattn::cli {
 
 // What ends the program without being an error.
-struct Interrupted {};   // Ctrl-C: exit status 130
+struct Interrupted {};   // Ctrl-C or SIGTERM: exit status 128 + signal
 struct OutputClosed {};  // the reader of standard output went away: exit status 0
 
-// From now on Ctrl-C and SIGTERM set a flag, at once fatal the second time, and writing to a closed
-// pipe is an error instead of a signal.
+// InstallInterruptHandlers (base/interrupt.h), and writing to a closed pipe becomes an error instead
+// of a signal.
 void InstallSignalHandlers();
 void ThrowIfInterrupted();
 

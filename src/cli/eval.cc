@@ -21,7 +21,7 @@ Examples:
   linattn eval model.safetensors --data fashion-mnist
   linattn eval model.safetensors --data cifar10:DIR --split validation --limit 500 --json
   linattn eval text.safetensors --data book.txt
-bits/dim is the negative log likelihood of a sub-pixel (of text: of a byte) in bits.)";
+bits_per_dim (of text: bits_per_byte) is the negative log likelihood of a sub-pixel (a byte) in bits.)";
 
 struct Options {
   std::string model, data, split = "test";
@@ -29,11 +29,18 @@ struct Options {
   bool json = false;
 };
 
-// Sequences of one length with their labels.
+// Sequences of one length, except that the last may be shorter, with their labels.
 struct Examples {
   int64_t count = 0, length = 0;
-  std::vector<uint8_t> symbols;  // [count,length]
+  std::vector<uint8_t> symbols;  // one sequence after the other
   std::vector<int64_t> labels;   // [count] or empty
+
+  int64_t size() const { return static_cast<int64_t>(symbols.size()); }
+  void Limit(int64_t n) {
+    if (n >= count) return;
+    count = n;
+    symbols.resize(n * length);
+  }
 };
 
 Examples ImageExamples(const Options& o, const ModelConfig& c) {
@@ -47,16 +54,19 @@ Examples ImageExamples(const Options& o, const ModelConfig& c) {
   return all;
 }
 
-// The file cut into pieces of the model's length; what is left over at the end is not scored.
+// The file cut into pieces of the model's length.
 Examples TextExamples(const Options& o, const ModelConfig& c) {
   Bytes bytes = ReadFile(o.data, "eval");
   const int64_t size = static_cast<int64_t>(bytes.size()), length = std::min(size, c.max_len);
   Check(c.vocab == 256, "eval", "text needs a vocabulary of 256 bytes, but the model has {}",
         c.vocab);
   Check(size > 0, "eval", "{}: the text must have at least one byte, but is empty", o.data);
-  const int64_t count = size / length;
-  bytes.resize(count * length);
-  return {count, length, std::move(bytes), {}};
+  return {(size + length - 1) / length, length, std::move(bytes), {}};
+}
+
+// What a token's bits are called, in the log of a training as here.
+const char* MetricOf(const ModelConfig& c) {
+  return c.task == "images" ? "bits_per_dim" : "bits_per_byte";
 }
 
 // Nats of all of them, and a line of progress as it goes.
@@ -65,16 +75,19 @@ double Score(const Options& o, const PackedModel& model, const Examples& all, Pr
   const int64_t T = all.length, batch = o.batch > 0 ? o.batch : std::max<int64_t>(1, 8192 / T);
   FullPass pass(model);
   double nats = 0;
-  for (int64_t i = 0; i < all.count; i += batch) {
+  const int64_t full = all.size() / T;  // sequences of the whole length
+  for (int64_t i = 0, B = 0; i < all.count; i += B) {
     ThrowIfInterrupted();
-    const int64_t B = std::min(batch, all.count - i);
+    B = i < full ? std::min(batch, full - i) : 1;
     const uint8_t* first = all.symbols.data() + i * T;
-    const std::vector<int32_t> symbols(first, first + B * T);
+    const uint8_t* last = all.symbols.data() + std::min((i + B) * T, all.size());
+    const std::vector<int32_t> symbols(first, last);
     std::vector<int64_t> labels;
     if (conditional) labels.assign(all.labels.begin() + i, all.labels.begin() + i + B);
     for (const double x : ScoreSequences(pass, symbols, labels, B)) nats += x;
-    const double bits = nats / static_cast<double>((i + B) * T) / std::numbers::ln2;
-    progress.Update(i + B, fmt::format("{:.4f} bits/dim", bits));
+    const double scored = static_cast<double>(last - all.symbols.data());
+    progress.Update(i + B, fmt::format("{:.4f} {}", nats / scored / std::numbers::ln2,
+                                       MetricOf(model.config())));
   }
   progress.Finish();
   return nats;
@@ -88,23 +101,23 @@ void Run(const Options& o, const Common& common) {
   Examples all = images ? ImageExamples(o, c) : TextExamples(o, c);
   Check(c.classes == 0 || !all.labels.empty(), "eval",
         "a conditional model needs labels, but {} has none", o.data);
-  if (o.limit > 0) all.count = std::min(all.count, o.limit);
+  if (o.limit > 0) all.Limit(o.limit);
   const char* unit = images ? "images" : "pieces";
   Progress progress(all.count, stderr,
                     {common.quiet ? Progress::Style::kQuiet : Progress::Style::kAuto, unit, {}});
   const auto start = std::chrono::steady_clock::now();
   const double nats = Score(o, model.model, all, progress);
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-  const double per_token = nats / static_cast<double>(all.count * all.length);
+  const double per_token = nats / static_cast<double>(all.size());
   const double bits = per_token / std::numbers::ln2;
   const double rate = static_cast<double>(all.count) / seconds.count();
   if (o.json) {
     const nlohmann::json json = {
-        {"data", o.data},       {"split", images ? o.split : ""}, {"count", all.count},
-        {"bits_per_dim", bits}, {"nats_per_token", per_token},    {"per_second", rate}};
+        {"data", o.data},    {"split", images ? o.split : ""}, {"count", all.count},
+        {MetricOf(c), bits}, {"nats_per_token", per_token},    {"per_second", rate}};
     return Print("{}\n", json.dump());
   }
-  Print("{:.4f} bits/dim  {:.4f} nats/token  {} {} of {}{}  {:.1f} {}/s\n", bits, per_token,
+  Print("{:.4f} {}  {:.4f} nats/token  {} {} of {}{}  {:.1f} {}/s\n", bits, MetricOf(c), per_token,
         all.count, unit, o.data, images ? " (" + o.split + ")" : "", rate, unit);
 }
 

@@ -1,22 +1,21 @@
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <csignal>
 #include <cstdio>
-#include <cstdlib>
 #include <iterator>
 #include <new>
+#include <string>
 #include <string_view>
 
 #include "base/error.h"
+#include "base/interrupt.h"
 #include "cli/console.h"
 #include "cli/training.h"
 #include "cli/verbs.h"
 
 // linattn: the lean front end. Nothing else prints errors or decides on the exit status: 0, 2 (the
-// caller's fault), 1 (ours or the machine's), 130 (interrupted).
+// caller's fault), 1 (ours or the machine's), 130 (Ctrl-C), 143 (SIGTERM).
 namespace linattn::cli {
 namespace {
 
@@ -34,18 +33,12 @@ int Report(const char* message, int status) {
   return status;
 }
 
-// Threads that wait sleep instead of spinning: on a machine that others use too, spinning made
-// generation tens of times slower. OpenMP reads this before main, so the program starts once more
-// with it (a few milliseconds).
-void SleepWhenWaiting(int argc, char** argv) {
-  constexpr const char* kPolicy = "OMP_WAIT_POLICY";
+// Whether a verb is asked for that keeps threads busy.
+bool NeedsThreads(int argc, char** argv) {
   constexpr std::string_view kVerbs[] = {"generate", "complete", "eval", "bench"};
-  const bool works = std::any_of(argv, argv + argc, [&](const char* argument) {
+  return std::any_of(argv, argv + argc, [&](const char* argument) {
     return std::find(std::begin(kVerbs), std::end(kVerbs), argument) != std::end(kVerbs);
   });
-  if (!works || getenv(kPolicy) != nullptr || getenv("GOMP_SPINCOUNT") != nullptr) return;
-  setenv(kPolicy, "passive", 0);
-  execv("/proc/self/exe", argv);  // returns only if that is impossible: then go on as it is
 }
 
 int Parse(int argc, char** argv) {
@@ -74,7 +67,10 @@ int Parse(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
-    return app.exit(e) == 0 ? 0 : 2;
+    if (e.get_exit_code() == 0) return app.exit(e);
+    const std::string verb =
+        app.get_subcommands().empty() ? "" : app.get_subcommands()[0]->get_name() + " ";
+    return Report(fmt::format("{} (see: linattn {}--help)", e.what(), verb).c_str(), 2);
   }
   return 0;
 }
@@ -82,13 +78,13 @@ int Parse(int argc, char** argv) {
 int Main(int argc, char** argv) {
   try {
     DispatchTraining(argc, argv);
-    SleepWhenWaiting(argc, argv);
+    if (NeedsThreads(argc, argv)) SleepWhenWaiting(argv);
     InstallSignalHandlers();
     const int status = Parse(argc, argv);
     Write(std::string_view());  // what is still buffered
     return status;
   } catch (const Interrupted&) {
-    return Report("interrupted", 128 + SIGINT);
+    return Report("interrupted", 128 + InterruptSignal());
   } catch (const OutputClosed&) {
     return 0;
   } catch (const Error& e) {

@@ -31,9 +31,7 @@ ModelConfig ConfigOf(const SafetensorsFile& file) {
         file.path(), kConfigKey);
   const auto json = ParseJson(found->second, kWhere, file.path() + ": config");
   try {
-    ModelConfig config = ConfigFromJson(json);
-    CheckConfig(config);
-    return config;
+    return ConfigFromJson(json);
   } catch (const Error& e) {
     throw Error(kWhere, fmt::format("{}: {}", file.path(), e.what()), e.fault());
   }

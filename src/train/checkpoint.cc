@@ -59,7 +59,8 @@ uint32_t Checksum(const std::map<std::string, StoredTensor>& tensors) {
 
 Json StateToJson(const RunState& s) {
   Json json = {{"step", s.step},     {"total", s.total},         {"tokens", s.tokens},
-               {"wall_s", s.wall_s}, {"best_step", s.best_step}, {"skipped", s.skipped}};
+               {"wall_s", s.wall_s}, {"best_step", s.best_step}, {"skipped", s.skipped},
+               {"evaluated_step", s.evaluated_step}};
   if (std::isfinite(s.best_metric)) json["best_metric"] = s.best_metric;
   return json;
 }
@@ -72,6 +73,7 @@ RunState StateFromJson(const Json& json) {
   json.at("wall_s").get_to(s.wall_s);
   json.at("best_step").get_to(s.best_step);
   json.at("skipped").get_to(s.skipped);
+  if (json.contains("evaluated_step")) json["evaluated_step"].get_to(s.evaluated_step);
   if (json.contains("best_metric")) json["best_metric"].get_to(s.best_metric);
   return s;
 }

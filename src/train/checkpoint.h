@@ -18,7 +18,7 @@ struct RunState {
   int64_t tokens = 0;
   double wall_s = 0;  // training, evaluations included, over all resumptions
   double best_metric = std::numeric_limits<double>::infinity();
-  int64_t best_step = -1;
+  int64_t best_step = -1, evaluated_step = -1;  // of the best and of the last evaluation
   int64_t skipped = 0;  // updates left out because they were not finite
 };
 

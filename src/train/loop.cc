@@ -192,7 +192,7 @@ class Run {
   RunState state_;
   double started_ = Seconds(), saved_ = Seconds();
   double step_s_ = 0, step_tokens_ = 0;  // seconds and tokens of a step, running means
-  int64_t first_step_ = 0, saved_step_ = -1, evaluated_step_ = -1, skipped_in_a_row_ = 0;
+  int64_t first_step_ = 0, saved_step_ = -1, skipped_in_a_row_ = 0;
   double measured_from_ = 0;  // when the third step of this process began
   double eval_s_ = 0, metric_ = std::nan("");
   bool warned_ = false;  // of divergence
@@ -330,7 +330,7 @@ double Run::Evaluate() {
   learner_.model.SetTraining(true);
   metric_ = Bits(nats / tokens);
   eval_s_ = Seconds() - begin;
-  evaluated_step_ = state_.step;
+  state_.evaluated_step = state_.step;
   metrics_->Add(state_.step, "eval",
                 {{"loss", nats / tokens}, {task_->metric(), metric_}, {"wall_s", Elapsed()}});
   progress_->Note(
@@ -422,8 +422,9 @@ RunResult Run::Loop() {
     if (result.end != RunResult::End::kFinished) break;
   }
   const bool finished = result.end == RunResult::End::kFinished;
-  if (finished && evaluated_step_ != state_.step) Evaluate();
-  if (saved_step_ != state_.step || state_.best_step == state_.step) Save();
+  const bool evaluate = finished && state_.evaluated_step != state_.step;
+  if (evaluate) Evaluate();
+  if (evaluate || saved_step_ != state_.step) Save();
   if (finished && (t_.export_weights == "last" || state_.best_step < 0)) {
     learner_.Export(options_.directory + "/model.safetensors", t_.export_dtype, state_);
   }
