@@ -21,19 +21,6 @@ HWY_BEFORE_NAMESPACE();
 namespace linattn {
 namespace HWY_NAMESPACE {
 
-HWY_INLINE void Scale(float factor, float* x, int64_t n) {
-  ForEachVector(n, [=](auto load, auto store, int64_t i) HWY_ATTR {
-    store(hn::Mul(load(x + i), hn::Set(FloatTag(), factor)), x + i);
-  });
-}
-
-// y += factor x.
-HWY_INLINE void AddScaled(float factor, const float* x, int64_t n, float* y) {
-  ForEachVector(n, [=](auto load, auto store, int64_t i) HWY_ATTR {
-    store(hn::MulAdd(hn::Set(FloatTag(), factor), load(x + i), load(y + i)), y + i);
-  });
-}
-
 HWY_INLINE void Multiply(int64_t n, const float* x, const float* y, float* product) {
   ForEachVector(n, [=](auto load, auto store, int64_t i)
                        HWY_ATTR { store(hn::Mul(load(x + i), load(y + i)), product + i); });

@@ -82,14 +82,9 @@ HWY_INLINE float ExponentGradient(const FavorWeights& w, const float* y, const f
 // d_x -= total dc/dx, where every exponent has lost n + c.
 HWY_INLINE void SubtractShiftGradient(const FavorWeights& w, const float* x, const float* y,
                                       float total, float* d_x) {
-  const auto add = [&](float factor, const float* row) HWY_ATTR {
-    ForEachVector(w.K, [=](auto load, auto store, int64_t i) HWY_ATTR {
-      store(hn::MulAdd(hn::Set(FloatTag(), factor), load(row + i), load(d_x + i)), d_x + i);
-    });
-  };
-  if (w.form.subtract_norm) add(-2 * static_cast<float>(w.half_norm()) * total, x);
+  if (w.form.subtract_norm) AddScaled(-2 * static_cast<float>(w.half_norm()) * total, x, w.K, d_x);
   if (w.form.row_maximum && !w.form.constant_maximum)
-    add(-total, w.W + (std::max_element(y, y + w.M) - y) * w.K);
+    AddScaled(-total, w.W + (std::max_element(y, y + w.M) - y) * w.K, w.K, d_x);
 }
 
 void FavorBackward(const FavorWeights& w, const float* x, const float* y, const float* d_y,

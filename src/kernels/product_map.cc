@@ -114,10 +114,7 @@ HWY_INLINE void AddProductGradient(float weight, const float* x, const float* d_
                                    float* d_x) {
   const float first = weight * x[0];
   d_x[0] += weight * Dot(x + 1, d_y + 1, n - 1);
-  ForEachVector(n - 1, [=](auto load, auto store, int64_t i) HWY_ATTR {
-    store(hn::MulAdd(hn::Set(FloatTag(), first), load(d_y + 1 + i), load(d_x + 1 + i)),
-          d_x + 1 + i);
-  });
+  AddScaled(first, d_y + 1, n - 1, d_x + 1);
 }
 
 void Taylor2Backward(const float* x, const float* d_y, int64_t rows, int64_t K, float* d_x) {
@@ -184,12 +181,16 @@ RowFunctions Dpfp(std::string_view name) {
   return {
       .name = name,
       .features = [](int64_t K) { return 2 * K * nu; },
-      .forward = [](const float* x, int64_t rows, int64_t K,
-                    float* y) { HWY_DYNAMIC_DISPATCH(DpfpForward)
-                                (x, rows, K, nu, y); },
-      .backward = [](const float* x, const float*, const float* d_y, int64_t rows, int64_t K,
-                     float* d_x) { HWY_DYNAMIC_DISPATCH(DpfpBackward)
-                                   (x, d_y, rows, K, nu, d_x); },
+      .forward =
+          [](const float* x, int64_t rows, int64_t K, float* y) {
+            HWY_DYNAMIC_DISPATCH(DpfpForward)
+            (x, rows, K, nu, y);
+          },
+      .backward =
+          [](const float* x, const float*, const float* d_y, int64_t rows, int64_t K, float* d_x) {
+            HWY_DYNAMIC_DISPATCH(DpfpBackward)
+            (x, d_y, rows, K, nu, d_x);
+          },
       .forward_row = DpfpRow<nu>,
       .backward_row = DpfpBackwardRow<nu>};
 }
@@ -223,12 +224,16 @@ std::span<const FeatureMap* const> ProductMaps() {
   static const RowMap taylor2(
       {.name = "taylor2",
        .features = [](int64_t K) { return 1 + K + K * (K + 1) / 2; },
-       .forward = [](const float* x, int64_t rows, int64_t K,
-                     float* y) { HWY_DYNAMIC_DISPATCH(Taylor2Forward)
-                                 (x, rows, K, y); },
-       .backward = [](const float* x, const float*, const float* d_y, int64_t rows, int64_t K,
-                      float* d_x) { HWY_DYNAMIC_DISPATCH(Taylor2Backward)
-                                    (x, d_y, rows, K, d_x); },
+       .forward =
+           [](const float* x, int64_t rows, int64_t K, float* y) {
+             HWY_DYNAMIC_DISPATCH(Taylor2Forward)
+             (x, rows, K, y);
+           },
+       .backward =
+           [](const float* x, const float*, const float* d_y, int64_t rows, int64_t K, float* d_x) {
+             HWY_DYNAMIC_DISPATCH(Taylor2Backward)
+             (x, d_y, rows, K, d_x);
+           },
        .forward_row = Taylor2Row,
        .backward_row = Taylor2BackwardRow});
   static const FeatureMap* const maps[] = {&dpfp, &dpfp2, &dpfp3, &taylor2};

@@ -53,6 +53,15 @@ HWY_INLINE void ScaleInto(float factor, const float* x, int64_t n, float* y) {
   });
 }
 
+HWY_INLINE void Scale(float factor, float* x, int64_t n) { ScaleInto(factor, x, n, x); }
+
+// y += factor x.
+HWY_INLINE void AddScaled(float factor, const float* x, int64_t n, float* y) {
+  ForEachVector(n, [=](auto load, auto store, int64_t i) HWY_ATTR {
+    store(hn::MulAdd(hn::Set(FloatTag(), factor), load(x + i), load(y + i)), y + i);
+  });
+}
+
 }  // namespace HWY_NAMESPACE
 }  // namespace linattn
 HWY_AFTER_NAMESPACE();
