@@ -100,15 +100,24 @@ std::string Line(double x0, double y0, double x1, double y1, const char* colour)
       y1, colour);
 }
 
+// A tick's value: at most five digits, then 1e5, 1e6, ...
+std::string Number(double tick) {
+  std::string text = fmt::format("{:.5g}", tick + 0.0);
+  for (const char* part : {"e+0", "e+"})
+    if (const size_t at = text.find(part); at != std::string::npos)
+      text.replace(at, std::string_view(part).size(), "e");
+  return text;
+}
+
 std::string Axes(const Plot& plot, const Scale& x, const Scale& y) {
   std::string svg;
   for (const double tick : x.Ticks()) {
     svg += Line(x.Pixel(tick), kTop, x.Pixel(tick), kBase, "#dddddd");
-    svg += Text(x.Pixel(tick), kBase + 18, "middle", fmt::format("{:.6g}", tick + 0.0));
+    svg += Text(x.Pixel(tick), kBase + 18, "middle", Number(tick));
   }
   for (const double tick : y.Ticks()) {
     svg += Line(kLeft, y.Pixel(tick), kEnd, y.Pixel(tick), "#dddddd");
-    svg += Text(kLeft - 8, y.Pixel(tick) + 4, "end", fmt::format("{:.6g}", tick + 0.0));
+    svg += Text(kLeft - 8, y.Pixel(tick) + 4, "end", Number(tick));
   }
   svg += Line(kLeft, kBase, kEnd, kBase, "black") + Line(kLeft, kTop, kLeft, kBase, "black");
   svg += Text((kLeft + kEnd) / 2, 24, "middle", plot.title, 15);

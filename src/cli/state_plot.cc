@@ -1,6 +1,7 @@
 #include "cli/state_plot.h"
 
 #include <algorithm>
+#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -30,6 +31,15 @@ std::vector<int64_t> LengthsUpTo(int64_t tokens) {
   return lengths;
 }
 
+// "101 kB"
+std::string Human(int64_t bytes) {
+  double size = static_cast<double>(bytes);
+  const char* units[] = {"B", "kB", "MB", "GB", "TB"};
+  size_t unit = 0;
+  for (; size >= 1000 && unit + 1 < std::size(units); ++unit) size /= 1000;
+  return fmt::format("{:.3g} {}", size, units[unit]);
+}
+
 }  // namespace
 
 void PlotStates(std::vector<NamedModel> models, const StatePlotOptions& options) {
@@ -54,6 +64,7 @@ void PlotStates(std::vector<NamedModel> models, const StatePlotOptions& options)
       bytes.push_back(StateBytes(model.config, t));
       series.points.emplace_back(static_cast<double>(t), static_cast<double>(bytes.back()));
     }
+    series.name += ": " + Human(bytes.back());
     json["series"].push_back({{"name", model.name}, {"bytes", bytes}});
     plot.series.push_back(std::move(series));
   }

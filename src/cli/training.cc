@@ -48,7 +48,7 @@ void DispatchTraining(int argc, char** argv) {
   std::vector<std::string> common;  // options before the verb go behind it
   for (int i = 1; i < argc; ++i) {
     const std::string_view argument = argv[i];
-    if (argument == "train" || argument == "export") {
+    if (argument == "train" || argument == "export" || argument == "compare") {
       std::vector<std::string> arguments(argv + i, argv + argc);
       arguments.insert(arguments.end(), common.begin(), common.end());
       Execute(std::move(arguments));
@@ -66,7 +66,8 @@ void AddTrainingVerbs(CLI::App& app) {
   // something else than the common options stands in front.
   for (const auto& [name, what] :
        {std::pair("train", "train a model, or go on with a run (see: train --help)"),
-        std::pair("export", "write a run's weights as a model file")}) {
+        std::pair("export", "write a run's weights as a model file"),
+        std::pair("compare", "train several mixers alike, and compare")}) {
     app.add_subcommand(name, what)->callback([name = name] {
       Fail(name, "only --threads and --quiet may stand before '{}', but something else does", name);
     });

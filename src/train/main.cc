@@ -2,30 +2,22 @@
 #include <fmt/format.h>
 #include <malloc.h>
 #include <omp.h>
-#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <thread>
 
 #include "base/error.h"
+#include "base/interrupt.h"
+#include "train/compare_verb.h"
 #include "train/loop.h"
 
-// linattn-train: the verbs of `linattn` that need LibTorch.
+// linattn-train: the verbs of `linattn` that need LibTorch. Exit status as cli/main.cc has it.
 namespace linattn {
 namespace {
-
-volatile std::sig_atomic_t g_stop = 0;
-
-// The first Ctrl-C asks the loop to finish its step; a second one ends the program at once.
-void AskToStop(int signal) {
-  g_stop = 1;
-  std::signal(signal, SIG_DFL);
-}
 
 struct TrainFlags {
   std::string config, mixer, dtype, data, out, resume;
@@ -136,28 +128,26 @@ void AddExport(CLI::App& app, ExportFlags& flags) {
   app.add_flag("--quiet,-q", flags.quiet, "print nothing but errors");
 }
 
-// Threads that wait sleep instead of spinning: on a machine that others use too, spinning trained
-// at a sixth of the speed. OpenMP reads this before main, so the program starts once more with it.
-void SleepWhenWaiting(char** argv) {
-  constexpr const char* kPolicy = "OMP_WAIT_POLICY";
-  if (getenv(kPolicy) != nullptr || setenv(kPolicy, "passive", 0) != 0) return;
-  execv("/proc/self/exe", argv);  // returns only if that is impossible: then go on as it is
+// A wrong directory is named as such before anything is read from it.
+void CheckRunDirectory(const char* verb, const std::string& directory) {
+  Check(std::filesystem::exists(directory + "/config.toml"), verb,
+        "'{}' must be a run's directory, but holds no config.toml", directory);
 }
 
 int RunTrain(const CLI::App& app, const TrainFlags& flags) {
   KeepMemory();
   SetThreads(flags.threads);
-  std::signal(SIGINT, AskToStop);
-  std::signal(SIGTERM, AskToStop);
+  InstallInterruptHandlers();
   const bool resume = !flags.resume.empty();
   Check(!resume || flags.config.empty(), "train",
         "--resume takes the run's own config, so no config file may be given");
+  if (resume) CheckRunDirectory("train", flags.resume);
   const std::string path = resume ? flags.resume + "/config.toml" : flags.config;
   const RunConfig config = ResolveConfig(path, Overrides(app, flags));
   RunOptions options;
   options.log = stdout;
   options.quiet = flags.quiet;
-  options.stop = [] { return g_stop != 0; };
+  options.stop = [] { return InterruptSignal() != 0; };
   options.directory = resume              ? flags.resume
                       : flags.out.empty() ? FreshDirectory(config)
                                           : flags.out;
@@ -169,7 +159,7 @@ int RunTrain(const CLI::App& app, const TrainFlags& flags) {
     case RunResult::End::kStopped:
       fmt::print(stderr, "stopped after step {}; go on with: linattn train --resume {}\n",
                  result.state.step, run);
-      return 128 + SIGINT;
+      return 128 + InterruptSignal();
     case RunResult::End::kFinished:
       break;
   }
@@ -182,6 +172,7 @@ int RunTrain(const CLI::App& app, const TrainFlags& flags) {
 
 int RunExport(const ExportFlags& flags) {
   const std::string out = flags.out.empty() ? flags.run + "/model.safetensors" : flags.out;
+  CheckRunDirectory("export", flags.run);
   SetThreads(flags.threads);
   const std::string checkpoint = ExportRun(flags.run, out, flags.dtype, !flags.last);
   if (!flags.quiet) fmt::print("{} -> {}\n", checkpoint, out);
@@ -195,15 +186,26 @@ int Main(int argc, char** argv) {
   app.require_subcommand(1);
   TrainFlags train_flags;
   ExportFlags export_flags;
+  CompareFlags compare_flags;
   CLI::App& train = *app.add_subcommand("train", "train a model, or go on with a run");
   CLI::App& to_export = *app.add_subcommand("export", "write a run's weights as a model file");
   AddTrain(train, train_flags);
+  CLI::App& compare = *app.add_subcommand("compare", "train several mixers alike, and compare");
   AddExport(to_export, export_flags);
+  AddCompare(compare, compare_flags);
   try {
     app.parse(argc, argv);
+    if (compare.parsed()) {
+      InstallInterruptHandlers();
+      return RunCompare(compare_flags, {argv + 1, argv + argc}, InterruptSignal);
+    }
     return train.parsed() ? RunTrain(train, train_flags) : RunExport(export_flags);
   } catch (const CLI::ParseError& e) {
-    return app.exit(e) == 0 ? 0 : 2;
+    if (e.get_exit_code() == 0) return app.exit(e);
+    const std::string verb =
+        app.get_subcommands().empty() ? "" : app.get_subcommands()[0]->get_name() + " ";
+    fmt::print(stderr, "linattn: {} (see: linattn {}--help)\n", e.what(), verb);
+    return 2;
   } catch (const Error& e) {
     fmt::print(stderr, "linattn: {}\n", e.what());
     return e.fault() == Fault::kCaller ? 2 : 1;
