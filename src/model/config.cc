@@ -168,11 +168,15 @@ void CheckCacheLayers(const ModelConfig& c) {
         "rope_theta must be at least 0 (0: no rotary positions), but is {}", c.rope_theta);
   CheckRange("window", c.window, 0, INT64_MAX);
   CheckRange("sinks", c.sinks, 0, INT64_MAX);
+  Check(c.sinks == 0 || c.window > 0, "config", "sinks must be 0 without a window, but are {}",
+        c.sinks);
+  Check(c.window == 0 || c.causal, "config", "window must be 0 in an encoder, but is {}", c.window);
   CheckChoice("sparse_pattern", c.sparse_pattern, {"strided", "fixed"});
   CheckRange("sparse_stride", c.sparse_stride, 1, kMaxSize);
   CheckRange("sparse_summary", c.sparse_summary, 1, kMaxSize);
   CheckRange("lsh_rounds", c.lsh_rounds, 1, 256);
   CheckRange("lsh_buckets", c.lsh_buckets, 2, kMaxSize);
+  Check(c.lsh_buckets % 2 == 0, "config", "lsh_buckets must be even, but is {}", c.lsh_buckets);
   CheckRange("lsh_chunk", c.lsh_chunk, 1, kMaxSize);
   CheckRange("lsh_seed", c.lsh_seed, 0, INT64_MAX);
 }

@@ -92,7 +92,8 @@ PackedLayer::PackedLayer(const ModelConfig& c, const ModelTensors& tensors, int6
   PackAttention(tensors, attn);
   PackGates(tensors, attn);
   if (plan_.conv_size > 0) PackConvolution(tensors, attn);
-  Check(plan_.rope_theta == 0, "model", "rotary positions are not there yet");
+  if (plan_.rope_theta > 0)
+    rotary_ = std::make_unique<const Rotary>(plan_.head_dim, plan_.rope_theta);
   if (plan_.decay_gate == DecayGate::kFixed) fixed_decay_ = FixedDecayOf(c, layer);
   output_.gate = plan_.output_gate, output_.heads = plan_.output_heads();
   output_.norm.dim = plan_.value_dim, output_.norm.eps = static_cast<float>(c.norm_eps);
@@ -172,7 +173,13 @@ PackedLayer::Views PackedLayer::Before(const LayerRows& r) const {
     MapHeads(r, map_q_, 0, layout_.q, plan_.heads);
     MapHeads(r, map_k_, plan_.query_channels(), layout_.k, plan_.key_heads());
   }
-  return ViewsOf(r);
+  const Views views = ViewsOf(r);
+  if (rotary_) {
+    const Array places = MakeArray(r.places, {r.B, r.T});
+    rotary_->Forward(views.q, places, views.q);
+    if (plan_.key_channels() > 0) rotary_->Forward(views.k, places, views.k);
+  }
+  return views;
 }
 
 void PackedLayer::MakeGates(const LayerRows& r) const {

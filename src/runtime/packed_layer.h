@@ -10,6 +10,7 @@
 #include "kernels/gemm.h"
 #include "kernels/layer_norm.h"
 #include "kernels/output_gate.h"
+#include "kernels/rotary.h"
 #include "kernels/short_conv.h"
 #include "model/layer.h"
 
@@ -85,6 +86,7 @@ class PackedLayer {
   RowLayout layout_;
   MixerOptions options_;
   std::unique_ptr<const RandomFeatures> random_features_;
+  std::unique_ptr<const Rotary> rotary_;  // null: no rotary positions
   int64_t dim_ = 0, mlp_dim_ = 0;
   bool pre_norm_ = true, swiglu_ = false, gelu_ = true;
   double gate_divisor_ = 1, beta_factor_ = 1;
