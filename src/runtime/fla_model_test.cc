@@ -1,0 +1,83 @@
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "base/safetensors.h"
+#include "base/temporary_directory.h"
+#include "model/fla_checkpoint.h"
+#include "runtime/session_testing.h"
+
+// Checkpoints of flash-linear-attention run as their definition says: testdata/fla is written by
+// scripts/make_fla_checkpoints, which computes the logits by itself.
+namespace linattn {
+namespace {
+
+struct Expected {
+  std::vector<int32_t> tokens;  // [T]
+  std::vector<double> logits;   // [T, vocab]
+  reference::Vector At(size_t t) const {
+    const size_t vocab = logits.size() / tokens.size();
+    return {logits.begin() + t * vocab, logits.begin() + (t + 1) * vocab};
+  }
+};
+
+class FlaModelTest : public ::testing::TestWithParam<const char*> {
+ protected:
+  static std::string Directory() { return LINATTN_TESTDATA "/fla/" + std::string(GetParam()); }
+  static Expected Want() {
+    const auto file = SafetensorsFile::Open(Directory() + "/expected.safetensors");
+    Expected want;
+    want.logits = file.Doubles("logits");
+    for (const int64_t id : file.Integers("tokens"))
+      want.tokens.push_back(static_cast<int32_t>(id));
+    return want;
+  }
+};
+
+// Whole sequences, token by token, and in pieces; through a file, so that nothing is in memory
+// only.
+TEST_P(FlaModelTest, LogitsAreThoseOfTheDefinition) {
+  constexpr double kBound = 1e-4;  // float32 sums over a few layers; measured below 5e-6
+  const Expected want = Want();
+  const size_t T = want.tokens.size();
+  const TemporaryDirectory directory;
+  const ModelFile converted = LoadFlaCheckpoint(Directory()).model;
+  const std::string path = directory / "model.safetensors";
+  SaveModel(path, converted.config, converted.tensors, converted.storage, converted.metadata);
+  const PackedModel model = PackedModel::Load(path);
+  const int64_t vocab = model.config().vocab;
+  FullPass pass(model);
+  const std::span<const float> outputs = pass.Run(want.tokens, 1);
+  Session session(model, 2);
+  for (size_t t = 0; t < T; ++t) {
+    SCOPED_TRACE(t);
+    ExpectNear(outputs.subspan(t * vocab, vocab), want.At(t), kBound);
+    session.Step(std::vector<int64_t>{0}, std::vector<int32_t>{want.tokens[t]});
+    ExpectNear(session.outputs(0), want.At(t), kBound);
+  }
+  const std::span<const int32_t> tokens = want.tokens;
+  session.Prefill(1, tokens.first(T / 2));
+  session.Prefill(1, tokens.subspan(T / 2));
+  ExpectNear(session.outputs(1), want.At(T - 1), kBound);
+}
+
+// A start token stands for bos: the copy of its row gives what its id gives.
+TEST_P(FlaModelTest, StartTokenIsBos) {
+  const FlaCheckpoint checkpoint = LoadFlaCheckpoint(Directory());
+  ASSERT_EQ(checkpoint.config.start_token, 1);
+  const PackedModel model(checkpoint.model.config, checkpoint.model.tensors);
+  Session session(model, 2);
+  session.Prefill(0, std::vector<int32_t>{1});
+  session.Prefill(1, std::vector<int32_t>{static_cast<int32_t>(model.config().start_token(0))});
+  ExpectClose(session.outputs(0), session.outputs(1), 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Checkpoints, FlaModelTest,
+                         ::testing::Values("linear_attn", "linear_attn_normalised", "gla",
+                                           "gla_conv", "delta_net", "delta_net_no_conv",
+                                           "gated_deltanet", "kda", "kda_grouped", "hybrid"),
+                         [](const auto& info) { return std::string(info.param); });
+
+}  // namespace
+}  // namespace linattn
