@@ -107,6 +107,7 @@ class Comparison {
                                 static_cast<uint64_t>(c.train.seed)});
     facts_.metric = task->metric();
     facts_.data = task->Summary();
+    eval_batches_ = task->eval_batches();
     for (Entry& entry : entries_) {  // as a run fills them in
       std::vector<std::string>& names = entry.config.model.class_names;
       if (names.empty() && std::ssize(task->class_names()) == entry.config.model.classes)
@@ -162,7 +163,6 @@ class Comparison {
   // A few steps of every mixer; it also shows whether all of them can be trained at all.
   int64_t StepsFromPilot() {
     constexpr int64_t kSteps = 8;
-    constexpr double kMargin = 0.85;  // for evaluations and checkpoints
     const std::string pilot = o_.directory + "/pilot";
     double total_s = 0;
     fs::remove_all(pilot);
@@ -183,8 +183,11 @@ class Comparison {
       total_s += step_s;
     }
     fs::remove_all(pilot);
+    // A batch of an evaluation goes forward only; the last twentieth is for what else there is.
     const double mean_s = total_s / static_cast<double>(entries_.size());
-    const auto steps = std::max<int64_t>(1, std::llround(kMargin * o_.minutes * 60 / mean_s));
+    const double all = 0.95 * o_.minutes * 60 / mean_s;
+    const double evaluations = 0.35 * static_cast<double>((kEvaluations + 1) * eval_batches_);
+    const auto steps = std::max<int64_t>(1, std::llround(std::max(all - evaluations, all / 2)));
     Note("{} steps of each mixer", steps);
     return steps;
   }
@@ -225,16 +228,19 @@ class Comparison {
                     : Words({trainer_, "train", config, "--out", run}, false));
     const int64_t peak = KeepPeak(run, child.peak_bytes);
     if (child.status != 0 || Stopped()) return false;
+    // A run whose log was closed ends early without an error.
+    const auto curve = EvaluationCurve(run, facts_.metric);
+    const auto steps = static_cast<double>(entry.config.train.steps);
+    if (curve.empty() || curve.back().first < steps) return false;
     const std::optional<double> tokens_per_s = Decode(run + "/model.safetensors");
     if (!tokens_per_s) return false;
-    const auto curve = EvaluationCurve(run, facts_.metric);
     const ModelConfig& model = entry.config.model;
     const ComparedMixer result{.mixer = entry.spec.text,
                                .directory = entry.spec.directory,
                                .parameters = TrainedParameters(model),
                                .mlp_dim = model.mlp_dim,
                                .steps = entry.config.train.steps,
-                               .bits = curve.empty() ? 0 : curve.back().second,
+                               .bits = curve.back().second,
                                .step_s = SecondsPerStep(run),
                                .minutes = SecondsOfRun(run) / 60,
                                .peak_bytes = peak,
@@ -279,6 +285,7 @@ class Comparison {
   std::vector<Entry> entries_;
   std::vector<std::string> failed_;
   ComparisonFacts facts_;
+  int64_t eval_batches_ = 0;
 };
 
 }  // namespace

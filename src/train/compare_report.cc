@@ -102,7 +102,7 @@ void WriteComparison(const std::string& directory, const ComparisonFacts& facts,
   if (any) WriteFileAtomic(directory + "/curves.svg", SvgPlot(curves));
   const std::string held_out =
       facts.eval_examples > 0
-          ? fmt::format("the first or evenly spaced {} held-out examples", facts.eval_examples)
+          ? fmt::format("{} held-out examples, evenly spaced,", facts.eval_examples)
           : "all held-out examples";
   WriteFileAtomic(
       directory + "/compare.md",
