@@ -31,7 +31,6 @@ namespace HWY_NAMESPACE {
 // One of the recurrences: what the kernels are templates over.
 template <Decay decay, Write write, bool normalised>
 struct Policy {
-  static_assert(!normalised || (decay == Decay::kNone && write == Write::kAdd));
   static constexpr Decay kDecay = decay;
   static constexpr bool kDecays = decay != Decay::kNone, kPerChannel = decay == Decay::kPerChannel;
   static constexpr bool kDelta = write == Write::kDelta, kNormalised = normalised;
@@ -39,24 +38,27 @@ struct Policy {
   static constexpr bool kKeepsStates = kDecays || kDelta;
 };
 
+template <Decay decay, class Run>
+void WithPolicyOf(const ChunkCall& call, const Run& run) {
+  const bool normalised = call.mixer.normalised && call.in.options.normalise;
+  if (call.mixer.write == Write::kDelta) {
+    if (normalised) return run(Policy<decay, Write::kDelta, true>());
+    return run(Policy<decay, Write::kDelta, false>());
+  }
+  if (normalised) return run(Policy<decay, Write::kAdd, true>());
+  return run(Policy<decay, Write::kAdd, false>());
+}
+
 // run(Policy) for the policy of this call.
 template <class Run>
 void WithPolicy(const ChunkCall& call, const Run& run) {
-  using enum Decay;
-  using enum Write;
-  const bool delta = call.mixer.write == kDelta;
   switch (call.mixer.decay) {
-    case kNone:
-      if (delta) return run(Policy<kNone, kDelta, false>());
-      if (call.mixer.normalised && call.in.options.normalise)
-        return run(Policy<kNone, kAdd, true>());
-      return run(Policy<kNone, kAdd, false>());
-    case kScalar:
-      if (delta) return run(Policy<kScalar, kDelta, false>());
-      return run(Policy<kScalar, kAdd, false>());
-    case kPerChannel:
-      if (delta) return run(Policy<kPerChannel, kDelta, false>());
-      return run(Policy<kPerChannel, kAdd, false>());
+    case Decay::kNone:
+      return WithPolicyOf<Decay::kNone>(call, run);
+    case Decay::kScalar:
+      return WithPolicyOf<Decay::kScalar>(call, run);
+    case Decay::kPerChannel:
+      return WithPolicyOf<Decay::kPerChannel>(call, run);
   }
 }
 

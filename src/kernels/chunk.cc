@@ -48,7 +48,8 @@ ForwardScratch::ForwardScratch(const ChunkShape& s, Pieces& p) {
   DA = p.Take(decay * s.C * s.C), DB = p.Take(decay * delta * s.C * s.C);
   NK = p.Take(delta * s.C * s.F), beta = p.Take(delta * s.C);
   E = p.Take(delta * s.C * s.V), U = p.Take(delta * s.C * s.V);
-  S = next = p.Take(s.states()), z = p.Take(s.heads * s.G * s.F);
+  float* state = p.Take(s.states());
+  SetStates(s, state, state);
 }
 
 BackwardScratch::BackwardScratch(const ChunkShape& s, Pieces& p) : ForwardScratch(s, p) {
@@ -57,7 +58,8 @@ BackwardScratch::BackwardScratch(const ChunkShape& s, Pieces& p) : ForwardScratc
   dA = p.Take(s.C * s.C), dB = p.Take(delta * s.C * s.C), l_sum = p.Take(s.F);
   dF = p.Take(s.C * s.F), dFT = p.Take(s.F * 2 * s.C);
   dX = p.Take(s.C * s.K), dV = p.Take(s.C * s.V);
-  ST = p.Take((1 - keeps) * s.states()), L = p.Take(s.states()), l = p.Take(s.heads * s.G * s.F);
+  ST = p.Take((1 - keeps) * s.memories());
+  L = p.Take(s.states()), l = L + s.memories();
   dNT = p.Take(keeps * s.V * 2 * s.C), dK = p.Take(keeps * s.C * s.F);
   dD = p.Take(keeps * s.C * s.F), dP = p.Take(keeps * s.C * s.C), P = p.Take(keeps * s.C * s.C);
   d_enter = p.Take(s.C * s.D), d_leave = p.Take(s.C * s.D), d_pass = p.Take(s.D);

@@ -24,7 +24,8 @@ struct ChunkShape {
   int64_t C = 0, K = 0, F = 0, V = 0, G = 0, heads = 0, D = 0;
   bool delta = false;
   int64_t kept = 0, segments = 0;
-  int64_t states() const { return heads * G * F * V; }  // floats of a task's states
+  int64_t memories() const { return heads * G * F * V; }         // floats of a task's S
+  int64_t states() const { return memories() + heads * G * F; }  // of its S and z
 };
 ChunkShape ShapeOfChunks(const Mixer& mixer, const MixerDims& dims, int threads);
 
@@ -63,15 +64,21 @@ struct ForwardScratch {
   float *a, *enter, *leave, *pass, *M;    // [C,D] [C,D] [C,D] [D] [C,C]: see decay-inl.h
   float *DQ, *DK, *DA, *DB;               // [C,F] [C,F] [C,C] [C,C]
   float *NK, *beta, *E, *U;               // [C,F] [C] [C,V] [C,V]: see delta-inl.h
-  float *S, *z;                           // [heads,G,F,V] [heads,G,F]
-  float* next;  // S after the chunk; S itself, except where states are kept
+  float *S, *z;                           // [heads,G,F,V] [heads,G,F], side by side
+  float *next_S, *next_z;  // after the chunk; S and z themselves, except where states are kept
   ForwardScratch(const ChunkShape& s, Pieces& p);
 
   ForwardScratch Of(const ChunkShape& s, int64_t i) const {
     ForwardScratch head = *this;
-    const int64_t state = i * s.G * s.F * s.V;
-    head.S += state, head.next += state, head.z += i * s.G * s.F;
+    const int64_t memory = i * s.G * s.F * s.V, normaliser = i * s.G * s.F;
+    head.S += memory, head.next_S += memory;
+    head.z += normaliser, head.next_z += normaliser;
     return head;
+  }
+  // Before a chunk the state is `from`, and after it `to`; both hold states() floats.
+  void SetStates(const ChunkShape& s, float* from, float* to) {
+    S = from, z = from + s.memories();
+    next_S = to, next_z = to + s.memories();
   }
 };
 
@@ -86,14 +93,14 @@ struct BackwardScratch : ForwardScratch {
   float *dNT, *dK, *dD, *dP, *P;           // [V,2C] [C,F] [C,F] [C,C] [C,C]
   float *d_enter, *d_leave, *d_pass, *dg;  // [C,D] [C,D] [D] [C,D]
   float* d_beta;                           // [C]
-  float *segment, *chunk;                  // [segments] and [kept] states [heads,G,F,V]
+  float *segment, *chunk;                  // [segments] and [kept] times states()
   BackwardScratch(const ChunkShape& s, Pieces& p);
 
   BackwardScratch Of(const ChunkShape& s, int64_t i) const {
     BackwardScratch head = *this;
-    const int64_t state = i * s.G * s.F * s.V, normaliser = i * s.G * s.F;
-    head.S += state, head.next += state, head.ST += state, head.L += state;
-    head.z += normaliser, head.l += normaliser;
+    static_cast<ForwardScratch&>(head) = ForwardScratch::Of(s, i);
+    const int64_t memory = i * s.G * s.F * s.V;
+    head.ST += memory, head.L += memory, head.l += i * s.G * s.F;
     return head;
   }
 };

@@ -1,4 +1,4 @@
-// The chunkwise forward of the state mixers, equations (4) to (8) and (41) to (49) of
+// The chunkwise forward of the state mixers, equations (4) to (8) and (41) to (47) of
 // docs/mixers.md. Included once a SIMD target, inside foreach_target's loop.
 #if defined(LINATTN_KERNELS_CHUNK_FORWARD_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LINATTN_KERNELS_CHUNK_FORWARD_INL_H_
@@ -74,7 +74,7 @@ const float* Writes(const ForwardScratch& w) {
   return P::kDelta ? w.U : w.V;
 }
 
-// KT and, for the delta rule, B = tril(K K^T) of a key head (eq. 47). Decays of one factor a
+// KT and, for the delta rule, B = tril(K K^T) of a key head (eq. 42). Decays of one factor a
 // channel cannot be put on afterwards: then the triangles are made by DecayScores.
 template <class P>
 void ScoreKeys(const ChunkShape& s, const ForwardScratch& w, int64_t n) {
@@ -95,7 +95,7 @@ void ScoreQueries(const ChunkShape& s, const ForwardScratch& w, int64_t n) {
 }
 
 // decayed [n,C] = the triangle of x [n,F] with K under value head g's decays; plain: without (eq.
-// 41).
+// 42).
 template <class P>
 void DecayScores(const ChunkShape& s, const ForwardScratch& w, int64_t n, const float* x,
                  const float* plain, float* decayed) {
@@ -113,7 +113,7 @@ void LoadDecays(const HeadTask& task, const ForwardScratch& w, int64_t begin, in
   DecayRows<P::kDecay>({w.K, n, s.F, s.F}, 1, w.leave, w.DK);
 }
 
-// U: what the delta rule writes instead of V, given the state before the chunk (eq. 48, 49).
+// U: what the delta rule writes instead of V, given the state before the chunk (eq. 46).
 template <class P>
 void CorrectWrites(const HeadTask& task, const ForwardScratch& w, int64_t begin, int64_t n,
                    int64_t g) {
@@ -144,13 +144,18 @@ void LoadReads(const ChunkShape& s, const ForwardScratch& w, int64_t n) {
   }
 }
 
-// S <- pass S + Keys^T Writes, z += sum of K's rows (eq. 7, 45).
+// S <- pass S + Keys^T Writes, z <- pass z + sum of the rows of Keys (eq. 7, 45).
 template <class P>
 HWY_INLINE void WriteState(const ChunkShape& s, const ForwardScratch& w, int64_t n, int64_t g) {
-  float* to = w.next + g * s.F * s.V;
-  DecayState<P::kDecay>(s.F, s.V, w.pass, w.S + g * s.F * s.V, to);
-  Gemm({s.F, s.V, n}, {Keys<P>(w), 1, s.F}, {Writes<P>(w), s.V}, {to, s.V, true});
-  if constexpr (P::kNormalised) AddRows(w.K, n, s.F, w.z + g * s.F);
+  const int64_t memory = g * s.F * s.V;
+  float* S = w.next_S + memory;
+  DecayState<P::kDecay>(s.F, s.V, w.pass, w.S + memory, S);
+  Gemm({s.F, s.V, n}, {Keys<P>(w), 1, s.F}, {Writes<P>(w), s.V}, {S, s.V, true});
+  if constexpr (P::kNormalised) {
+    float* z = w.next_z + g * s.F;
+    DecayNormaliser<P::kDecay>(s.F, w.pass, w.z + g * s.F, z);
+    AddRows(Keys<P>(w), n, s.F, z);
+  }
 }
 
 // O = Queries S: what the tokens in scratch read from the state before their chunk (eq. 5, 44).
@@ -159,7 +164,7 @@ HWY_INLINE void ReadState(const ChunkShape& s, const ForwardScratch& w, int64_t 
   Gemm({n, s.V, s.F}, {Queries<P>(w), s.F, 1}, {w.S + g * s.F * s.V, s.V}, {w.O, s.V});
 }
 
-// den = Q z + row sums of A + eps; A may be null (eq. 6).
+// den = Queries z + row sums of A + eps; A may be null (eq. 6).
 template <class P>
 HWY_INLINE void ReadNormaliser(const ChunkCall& call, const ForwardScratch& w, const float* A,
                                int64_t n, int64_t g) {
@@ -168,7 +173,7 @@ HWY_INLINE void ReadNormaliser(const ChunkCall& call, const ForwardScratch& w, c
     const float* z = w.z + g * F;
     for (int64_t i = 0; i < n; ++i) {
       FloatVector sum = hn::Zero(FloatTag());
-      const float *q = w.Q + i * F, *row = A ? A + i * C : nullptr;
+      const float *q = Queries<P>(w) + i * F, *row = A ? A + i * C : nullptr;
       ForEachVector(F, [&](auto load, auto, int64_t f)
                            HWY_ATTR { sum = hn::MulAdd(load(q + f), load(z + f), sum); });
       if (row)
@@ -188,7 +193,7 @@ void StoreOutputs(const HeadTask& task, const ForwardScratch& w, int64_t begin, 
   for (int64_t i = 0; i < n; ++i) {
     const float den = P::kNormalised ? w.den[i] : 1.0f;
     if constexpr (P::kNormalised) Scale(InverseNormaliser(den), w.O + i * s.V, s.V);
-    if (norm.present())
+    if (norm.present() && task.call.mixer.normalised)
       *norm.At<float>(task.queries.row, task.queries[begin + i], task.value_head(g)) = den;
   }
   StoreRows(task.O(task.call.out.o, g), begin, n, w.O);
@@ -210,7 +215,7 @@ void CausalChunk(const HeadTask& task, const ForwardScratch& w, int64_t begin) {
     ReadState<P>(s, w, n, g);
     PrefetchRows(task.V(call.in.v, g), begin + s.C, s.C);
     LowerTimes(n, s.V, Scores<P>(w), s.C, Writes<P>(w), {w.O, s.V, true});
-    ReadNormaliser<P>(call, w, w.A, n, g);
+    ReadNormaliser<P>(call, w, Scores<P>(w), n, g);
     PrefetchRows(task.O(call.out.o, g), begin + s.C, s.C);
     WriteState<P>(s, w, n, g);
     if (g == 0) PrefetchRows(task.K(call.in.k), begin + s.C, s.C);

@@ -1,4 +1,4 @@
-// The chunkwise backward with decays or the delta rule, equations (50) to (62) of docs/mixers.md:
+// The chunkwise backward with decays or the delta rule, equations (48) to (54) of docs/mixers.md:
 // one sweep back in time, each chunk from the state before it, which is kept. Included once a SIMD
 // target, inside foreach_target's loop.
 #if defined(LINATTN_KERNELS_CHUNK_KEPT_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -14,8 +14,8 @@ HWY_BEFORE_NAMESPACE();
 namespace linattn {
 namespace HWY_NAMESPACE {
 
-// dV, the gradient of what was written, through the state and the tokens of its own chunk (eq. 54);
-// for the delta rule then that of v, and d_beta (eq. 55, 56).
+// dV, the gradient of what was written, through the state and the tokens of its own chunk (eq. 48);
+// for the delta rule then that of v, and d_beta (eq. 49).
 template <class P>
 void WriteGradients(const ChunkShape& s, const BackwardScratch& w, int64_t n, int64_t g) {
   Gemm({n, s.V, s.F}, {Keys<P>(w), s.F, 1}, {w.L + g * s.F * s.V, s.V}, {w.dV, s.V});
@@ -59,78 +59,90 @@ void AddTriangleGradient(const TriangleGradient& of, const ChunkShape& s, const 
   }
 }
 
-// Both triangles of value head g (eq. 57). VT [V,C] is the transpose of Writes.
+// Both triangles of value head g (eq. 50). VT [V,C] is the transpose of Writes.
 template <class P>
 void AddTriangleGradients(const ChunkShape& s, const BackwardScratch& w, int64_t n, int64_t g) {
-  const auto product = [&](const float* x) {
+  const auto product = [&](const float* x, const float* shift) {
     LowerProduct(n, s.V, x, w.VT, s.C, w.dP);
-    MaskUpper(n, s.C, nullptr, w.dP);
+    MaskUpper(n, s.C, shift, w.dP);
   };
   if constexpr (P::kDecays) std::fill_n(w.P, n * s.C, 0.0f);
-  product(w.dN);
+  product(w.dN, P::kNormalised ? w.dd : nullptr);
   AddTriangleGradient<P>({1, w.Q, Scores<P>(w), w.dF, w.dA}, s, w, n, g);
   if constexpr (P::kDelta) {
-    product(w.dV);
+    product(w.dV, nullptr);
     for (int64_t i = 0; i < n; ++i) w.dP[i * s.C + i] = 0;
     AddTriangleGradient<P>({-1, w.K, KeyScores<P>(w), w.dK, w.dB}, s, w, n, g);
   }
   if constexpr (P::kDecay == Decay::kScalar) AddCrossings(n, s.C, w.P, w.dg);
 }
 
-// The gradient of x [n,F], which the state sees as decayed = sign factor x: `columns` of dFT [F,2C]
-// holds that of decayed, transposed.
+// The gradient of x [n,F], which the state sees as decayed = sign factor x. That of `decayed` is
+// what stands in dFT [F,2C] from `column` on, transposed, and weight_i z through the normaliser.
 struct DecayedGradient {
   float sign;
   const float *factor, *decayed;  // [n,D], [n,F]
   float *dx, *d_factor;           // [n,F], [n,D]
+  int64_t column = 0;
+  const float *z = nullptr, *weight = nullptr;  // [F], [n]; no weight: 1
 };
 
 template <class P>
 void AddDecayedGradient(const DecayedGradient& of, const ChunkShape& s, const BackwardScratch& w,
-                        int64_t n, int64_t column) {
-  Transpose({w.dFT + column, s.F, n, 2 * s.C}, w.dD, s.F);
+                        int64_t n) {
+  Transpose({w.dFT + of.column, s.F, n, 2 * s.C}, w.dD, s.F);
+  for (int64_t i = 0; i < n && of.z; ++i)
+    AddScaled(of.weight ? of.weight[i] : 1.0f, of.z, s.F, w.dD + i * s.F);
   const Block dD{w.dD, n, s.F, s.F};
   DecayRows<P::kDecay>(dD, of.sign, of.factor, of.dx, true);
   if constexpr (P::kDecays) AddGateTerms<P::kDecay>(dD, of.decayed, of.d_factor);
 }
 
 // What queries and keys get through the state before the chunk and the gradient of the one after it
-// (eq. 58, 59). dNT [V,2C] holds dN and, behind it, dV, both transposed: one product for both.
+// (eq. 51 to 53). dNT [V,2C] holds dN and, behind it, dV, both transposed: one product for both.
 template <class P>
 void AddStateReads(const ChunkShape& s, const BackwardScratch& w, int64_t n, int64_t g) {
-  const int64_t state = g * s.F * s.V, both = P::kDelta ? 2 * n : n, stride = 2 * s.C;
+  const int64_t memory = g * s.F * s.V, both = P::kDelta ? 2 * n : n, stride = 2 * s.C;
+  const float* z = P::kNormalised ? w.z + g * s.F : nullptr;
+  const float* l = P::kNormalised ? w.l + g * s.F : nullptr;
   Transpose({w.dN, n, s.V, s.V}, w.dNT, stride);
   if constexpr (P::kDelta) Transpose({w.dV, n, s.V, s.V}, w.dNT + n, stride);
-  Gemm({s.F, both, s.V}, {w.S + state, s.V, 1}, {w.dNT, stride}, {w.dFT, stride});
-  AddDecayedGradient<P>({1, w.enter, w.DQ, w.dF, w.d_enter}, s, w, n, 0);
-  if constexpr (P::kDelta) AddDecayedGradient<P>({-1, w.enter, w.NK, w.dK, w.d_enter}, s, w, n, n);
-  Gemm({s.F, n, s.V}, {w.L + state, s.V, 1}, {w.VT, s.C}, {w.dFT, stride});
-  AddDecayedGradient<P>({1, w.leave, w.DK, w.dK, w.d_leave}, s, w, n, 0);
+  Gemm({s.F, both, s.V}, {w.S + memory, s.V, 1}, {w.dNT, stride}, {w.dFT, stride});
+  AddDecayedGradient<P>({1, w.enter, w.DQ, w.dF, w.d_enter, 0, z, w.dd}, s, w, n);
+  if constexpr (P::kDelta) AddDecayedGradient<P>({-1, w.enter, w.NK, w.dK, w.d_enter, n}, s, w, n);
+  Gemm({s.F, n, s.V}, {w.L + memory, s.V, 1}, {w.VT, s.C}, {w.dFT, stride});
+  AddDecayedGradient<P>({1, w.leave, w.DK, w.dK, w.d_leave, 0, l}, s, w, n);
 }
 
 // d_pass = pass times the state before the chunk by the gradient of the one after it, row by row
-// (eq. 60).
+// (eq. 53).
 template <class P>
 void PassGradient(const ChunkShape& s, const BackwardScratch& w, int64_t g) {
+  const float *S = w.S + g * s.F * s.V, *L = w.L + g * s.F * s.V;
   std::fill_n(w.d_pass, s.D, 0.0f);
-  const int64_t state = g * s.F * s.V;
   for (int64_t f = 0; f < s.F; ++f) {
+    float product = Dot(S + f * s.V, L + f * s.V, s.V);
+    if constexpr (P::kNormalised) product += w.z[g * s.F + f] * w.l[g * s.F + f];
     const int64_t d = P::kPerChannel ? f : 0;
-    if (w.pass[d] != 0)
-      w.d_pass[d] += w.pass[d] * Dot(w.S + state + f * s.V, w.L + state + f * s.V, s.V);
+    w.d_pass[d] += w.pass[d] * product;
   }
 }
 
-// L <- pass L + Queries^T dN + NK^T dV (eq. 61).
+// L <- pass L + Queries^T dN + NK^T dV, l <- pass l + Queries^T dd (eq. 54).
 template <class P>
 void PassStateGradient(const ChunkShape& s, const BackwardScratch& w, int64_t n, int64_t g) {
-  float* L = w.L + g * s.F * s.V;
+  float *L = w.L + g * s.F * s.V, *l = w.l + g * s.F;
+  const float* Q = Queries<P>(w);
   DecayState<P::kDecay>(s.F, s.V, w.pass, L, L);
-  Gemm({s.F, s.V, n}, {Queries<P>(w), 1, s.F}, {w.dN, s.V}, {L, s.V, true});
+  Gemm({s.F, s.V, n}, {Q, 1, s.F}, {w.dN, s.V}, {L, s.V, true});
   if constexpr (P::kDelta) Gemm({s.F, s.V, n}, {w.NK, 1, s.F}, {w.dV, s.V}, {L, s.V, true});
+  if constexpr (P::kNormalised) {
+    DecayNormaliser<P::kDecay>(s.F, w.pass, l, l);
+    for (int64_t i = 0; i < n; ++i) AddScaled(w.dd[i], Q + i * s.F, s.F, l);
+  }
 }
 
-// dF, dK += what the sums dA, dB over the value heads ask of queries and keys (eq. 57).
+// dF, dK += what the sums dA, dB over the value heads ask of queries and keys (eq. 51, 52).
 template <class P>
 void FinishTriangles(const ChunkShape& s, const BackwardScratch& w, int64_t n) {
   if constexpr (!P::kPerChannel) {
@@ -170,7 +182,7 @@ void GradientOfValueHead(const HeadTask& task, const MixerGradients& grad, const
   PassStateGradient<P>(s, w, n, g);
 }
 
-// From w.S, the state before the chunk.
+// From w.S and w.z, the state before the chunk.
 template <class P>
 void GradientChunk(const HeadTask& task, const MixerGradients& grad, const BackwardScratch& w,
                    int64_t begin) {
@@ -191,7 +203,7 @@ void GradientChunk(const HeadTask& task, const MixerGradients& grad, const Backw
   StoreQueryGradients(task, grad, w, begin, n);
 }
 
-// From w.S to w.next.
+// From w.S and w.z to w.next_S and w.next_z.
 template <class P>
 void RecallChunk(const HeadTask& task, const ForwardScratch& w, int64_t begin) {
   const ChunkShape& s = task.call.shape;
@@ -214,14 +226,14 @@ void SweepFromKeptStates(const Task& task, const MixerGradients& grad, const Bac
   const int64_t chunks = (task.keys.length + s.C - 1) / s.C, states = s.states();
   const auto recall = [&](int64_t c, float* from, float* to) {
     BackwardScratch at = w;
-    at.S = from, at.next = to;
+    at.SetStates(s, from, to);
     task.ForEachHead(at, [&](const HeadTask& head, const BackwardScratch& share) {
       RecallChunk<P>(head, share, c * s.C);
     });
   };
   const auto back = [&](int64_t c, float* before) {
     BackwardScratch at = w;
-    at.S = before;
+    at.SetStates(s, before, before);
     task.ForEachHead(at, [&](const HeadTask& head, const BackwardScratch& share) {
       GradientChunk<P>(head, grad, share, c * s.C);
     });

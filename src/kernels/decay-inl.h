@@ -1,4 +1,5 @@
-// Decays inside a chunk of n tokens, equations (41) to (46) of docs/mixers.md. Included once a SIMD
+// Decays inside a chunk of n tokens, equations (41), (42) and (51) to (53) of
+// docs/mixers.md. Included once a SIMD
 // target, inside foreach_target's loop.
 //
 // Token t keeps a_t = exp(g_t) of the state: one factor, or one a channel (D = 1 or F floats a
@@ -101,6 +102,15 @@ HWY_INLINE void DecayState(int64_t F, int64_t V, const float* factor, const floa
     ForEachVector(V, [=](auto load, auto store, int64_t v)
                          HWY_ATTR { store(hn::Mul(by, load(from + v)), to + v); });
   }
+}
+
+// The same for the normaliser, [F].
+template <Decay decay>
+HWY_INLINE void DecayNormaliser(int64_t F, const float* factor, const float* from, float* to) {
+  if constexpr (decay == Decay::kPerChannel)
+    Multiply(F, factor, from, to);
+  else if (decay == Decay::kScalar || from != to)
+    ScaleInto(decay == Decay::kScalar ? factor[0] : 1.0f, from, F, to);
 }
 
 // One factor a channel: A_ij = sum_f x_if y_jf a_{j+1,f} ... a_if for j <= i, else 0; A [n,C]. The

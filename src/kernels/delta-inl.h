@@ -1,5 +1,5 @@
-// The delta rule inside a chunk of n tokens, equations (47) to (52) of docs/mixers.md. Included
-// once a SIMD target, inside foreach_target's loop.
+// The delta rule inside a chunk of n tokens, equations (46), (47) and (49) of docs/mixers.md.
+// Included once a SIMD target, inside foreach_target's loop.
 #if defined(LINATTN_KERNELS_DELTA_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LINATTN_KERNELS_DELTA_INL_H_
 #undef LINATTN_KERNELS_DELTA_INL_H_
