@@ -99,7 +99,7 @@ void LshHead::Attend(const MixerInputs& in, int64_t kv_head, LshLists& lists) co
   });
 }
 
-// With o and norm over all rounds, each round's part of the gradients is that of a softmax (eq. 68).
+// With o and norm over all rounds, each round's part of the gradients is that of a softmax (eq. 25 to 27).
 void LshHead::AttendBack(const MixerInputs& in, LshLists& lists) const {
   const MixerOutputs out{.o = o, .norm = norm, .ST = {}, .zT = {}};
   MixerGradients gradients;
