@@ -1,4 +1,4 @@
-// The chunkwise forward of the state mixers, equations (4) to (8) and (41) to (47) of
+// The chunkwise forward of the state mixers, equations (4) to (8) and (41) to (46) of
 // docs/mixers.md. Included once a SIMD target, inside foreach_target's loop.
 #if defined(LINATTN_KERNELS_CHUNK_FORWARD_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LINATTN_KERNELS_CHUNK_FORWARD_INL_H_
@@ -113,7 +113,7 @@ void LoadDecays(const HeadTask& task, const ForwardScratch& w, int64_t begin, in
   DecayRows<P::kDecay>({w.K, n, s.F, s.F}, 1, w.leave, w.DK);
 }
 
-// U: what the delta rule writes instead of V, given the state before the chunk (eq. 46).
+// U: what the delta rule writes instead of V, given the state before the chunk (eq. 45).
 template <class P>
 void CorrectWrites(const HeadTask& task, const ForwardScratch& w, int64_t begin, int64_t n,
                    int64_t g) {
@@ -144,7 +144,7 @@ void LoadReads(const ChunkShape& s, const ForwardScratch& w, int64_t n) {
   }
 }
 
-// S <- pass S + Keys^T Writes, z <- pass z + sum of the rows of Keys (eq. 7, 45).
+// S <- pass S + Keys^T Writes, z <- pass z + sum of the rows of Keys (eq. 7, 44).
 template <class P>
 HWY_INLINE void WriteState(const ChunkShape& s, const ForwardScratch& w, int64_t n, int64_t g) {
   const int64_t memory = g * s.F * s.V;
@@ -158,7 +158,7 @@ HWY_INLINE void WriteState(const ChunkShape& s, const ForwardScratch& w, int64_t
   }
 }
 
-// O = Queries S: what the tokens in scratch read from the state before their chunk (eq. 5, 44).
+// O = Queries S: what the tokens in scratch read from the state before their chunk (eq. 5, 43).
 template <class P>
 HWY_INLINE void ReadState(const ChunkShape& s, const ForwardScratch& w, int64_t n, int64_t g) {
   Gemm({n, s.V, s.F}, {Queries<P>(w), s.F, 1}, {w.S + g * s.F * s.V, s.V}, {w.O, s.V});

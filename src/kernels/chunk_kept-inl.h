@@ -1,4 +1,4 @@
-// The chunkwise backward with decays or the delta rule, equations (48) to (54) of docs/mixers.md:
+// The chunkwise backward with decays or the delta rule, equations (47) to (53) of docs/mixers.md:
 // one sweep back in time, each chunk from the state before it, which is kept. Included once a SIMD
 // target, inside foreach_target's loop.
 #if defined(LINATTN_KERNELS_CHUNK_KEPT_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -14,8 +14,8 @@ HWY_BEFORE_NAMESPACE();
 namespace linattn {
 namespace HWY_NAMESPACE {
 
-// dV, the gradient of what was written, through the state and the tokens of its own chunk (eq. 48);
-// for the delta rule then that of v, and d_beta (eq. 49).
+// dV, the gradient of what was written, through the state and the tokens of its own chunk (eq. 47);
+// for the delta rule then that of v, and d_beta (eq. 48).
 template <class P>
 void WriteGradients(const ChunkShape& s, const BackwardScratch& w, int64_t n, int64_t g) {
   Gemm({n, s.V, s.F}, {Keys<P>(w), s.F, 1}, {w.L + g * s.F * s.V, s.V}, {w.dV, s.V});
@@ -59,7 +59,7 @@ void AddTriangleGradient(const TriangleGradient& of, const ChunkShape& s, const 
   }
 }
 
-// Both triangles of value head g (eq. 50). VT [V,C] is the transpose of Writes.
+// Both triangles of value head g (eq. 49). VT [V,C] is the transpose of Writes.
 template <class P>
 void AddTriangleGradients(const ChunkShape& s, const BackwardScratch& w, int64_t n, int64_t g) {
   const auto product = [&](const float* x, const float* shift) {
@@ -99,7 +99,7 @@ void AddDecayedGradient(const DecayedGradient& of, const ChunkShape& s, const Ba
 }
 
 // What queries and keys get through the state before the chunk and the gradient of the one after it
-// (eq. 51 to 53). dNT [V,2C] holds dN and, behind it, dV, both transposed: one product for both.
+// (eq. 50 to 52). dNT [V,2C] holds dN and, behind it, dV, both transposed: one product for both.
 template <class P>
 void AddStateReads(const ChunkShape& s, const BackwardScratch& w, int64_t n, int64_t g) {
   const int64_t memory = g * s.F * s.V, both = P::kDelta ? 2 * n : n, stride = 2 * s.C;
@@ -115,7 +115,7 @@ void AddStateReads(const ChunkShape& s, const BackwardScratch& w, int64_t n, int
 }
 
 // d_pass = pass times the state before the chunk by the gradient of the one after it, row by row
-// (eq. 53).
+// (eq. 52).
 template <class P>
 void PassGradient(const ChunkShape& s, const BackwardScratch& w, int64_t g) {
   const float *S = w.S + g * s.F * s.V, *L = w.L + g * s.F * s.V;
@@ -128,7 +128,7 @@ void PassGradient(const ChunkShape& s, const BackwardScratch& w, int64_t g) {
   }
 }
 
-// L <- pass L + Queries^T dN + NK^T dV, l <- pass l + Queries^T dd (eq. 54).
+// L <- pass L + Queries^T dN + NK^T dV, l <- pass l + Queries^T dd (eq. 53).
 template <class P>
 void PassStateGradient(const ChunkShape& s, const BackwardScratch& w, int64_t n, int64_t g) {
   float *L = w.L + g * s.F * s.V, *l = w.l + g * s.F;
@@ -142,7 +142,7 @@ void PassStateGradient(const ChunkShape& s, const BackwardScratch& w, int64_t n,
   }
 }
 
-// dF, dK += what the sums dA, dB over the value heads ask of queries and keys (eq. 51, 52).
+// dF, dK += what the sums dA, dB over the value heads ask of queries and keys (eq. 50, 51).
 template <class P>
 void FinishTriangles(const ChunkShape& s, const BackwardScratch& w, int64_t n) {
   if constexpr (!P::kPerChannel) {

@@ -1,13 +1,12 @@
-// Decays inside a chunk of n tokens, equations (41), (42) and (51) to (53) of
-// docs/mixers.md. Included once a SIMD
-// target, inside foreach_target's loop.
+// Decays inside a chunk of n tokens, equations (41), (42) and (50) to (52) of docs/mixers.md.
+// Included once a SIMD target, inside foreach_target's loop.
 //
 // Token t keeps a_t = exp(g_t) of the state: one factor, or one a channel (D = 1 or F floats a
 // token). What is left at token i of token j's write is a_{j+1} ... a_i, taken as a product of
 // numbers in [0,1]: it cannot overflow, a gate of -inf is a factor of 0 and not inf - inf, and
-// nothing cancels, where exp(G_i - G_j) of running sums G loses what G rounds to (4e-6 at G =
-// -100). Over a whole chunk the logarithms are summed before exp, all of one sign: the rounding of
-// a factor near 1 would else come back for each token of a long memory.
+// nothing cancels, where exp(G_i - G_j) of running sums G loses what G rounds to (4e-6 at -100).
+// Only across a whole chunk the logarithms are summed, all of one sign, before exp: the rounding of
+// factors near 1 would else add up over all tokens of a long memory.
 #if defined(LINATTN_KERNELS_DECAY_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LINATTN_KERNELS_DECAY_INL_H_
 #undef LINATTN_KERNELS_DECAY_INL_H_

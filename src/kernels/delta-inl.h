@@ -1,4 +1,4 @@
-// The delta rule inside a chunk of n tokens, equations (46), (47) and (49) of docs/mixers.md.
+// The delta rule inside a chunk of n tokens, equations (45), (46) and (48) of docs/mixers.md.
 // Included once a SIMD target, inside foreach_target's loop.
 #if defined(LINATTN_KERNELS_DELTA_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LINATTN_KERNELS_DELTA_INL_H_
