@@ -125,8 +125,8 @@ struct Mixer {
   Tolerance tolerance;
 
   // Definition in plain loops on F64 arrays; nobody may optimise them.
-  void (*forward_ref)(const MixerInputs&, const MixerOutputs&);
-  void (*backward_ref)(const MixerInputs&, const MixerOutputs&, const MixerGradients&);
+  void (*forward_ref)(const MixerInputs&, const MixerOutputs&) = nullptr;
+  void (*backward_ref)(const MixerInputs&, const MixerOutputs&, const MixerGradients&) = nullptr;
 
   // Fast paths. `scratch` has scratch_bytes(dims, threads) bytes, 64-byte aligned. Backward reads o and norm
   // as forward left them.

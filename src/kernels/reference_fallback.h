@@ -41,7 +41,8 @@ template <const Mixer& mixer>
 const Mixer& Filled() {
   static const Mixer filled = [] {
     Mixer m = mixer;
-    if (!m.scratch_bytes) m.scratch_bytes = [](const MixerDims&, int) { return int64_t{0}; };
+    constexpr int64_t kSome = 64;  // allocators refuse to give nothing
+    if (!m.scratch_bytes) m.scratch_bytes = [](const MixerDims&, int) { return kSome; };
     if (!m.forward)
       m.forward = [](const MixerInputs& in, const MixerOutputs& out, void*) {
         ForwardByReference(mixer, in, out);
