@@ -53,6 +53,7 @@ int Parse(int argc, char** argv) {
   AddComplete(app, common);
   AddEval(app, common);
   AddInspect(app, common);
+  AddConvert(app, common);
   AddBench(app, common);
   AddPlot(app, common);
   AddTrainingVerbs(app);

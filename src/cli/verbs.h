@@ -23,6 +23,7 @@ void AddGenerate(CLI::App& app, Common& common);
 void AddComplete(CLI::App& app, Common& common);
 void AddEval(CLI::App& app, Common& common);
 void AddInspect(CLI::App& app, Common& common);
+void AddConvert(CLI::App& app, Common& common);
 void AddBench(CLI::App& app, Common& common);
 void AddPlot(CLI::App& app, Common& common);
 void AddTrainingVerbs(CLI::App& app);  // train, export: see training.h

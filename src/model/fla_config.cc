@@ -300,9 +300,9 @@ int64_t StartToken(Fields& f, const Json& json, int64_t vocab) {
 
 bool Harmless(const std::string& key) {
   static const std::set<std::string> names = {
-      "architectures",        "attn_mode",  "auto_map",     "dtype",
-      "initializer_range",    "max_length", "pad_token_id", "torch_dtype",
-      "transformers_version", "use_cache",  "use_l2warp",   "_name_or_path"};
+      "_name_or_path", "architectures",        "attn_mode",         "auto_map",     "dtype",
+      "eos_token_id",  "max_length",           "initializer_range", "pad_token_id", "torch_dtype",
+      "use_l2warp",    "transformers_version", "use_cache"};
   return key.starts_with("fuse_") || names.count(key) > 0;
 }
 

@@ -38,7 +38,7 @@ class FlaModelTest : public ::testing::TestWithParam<const char*> {
 // Whole sequences, token by token, and in pieces; through a file, so that nothing is in memory
 // only.
 TEST_P(FlaModelTest, LogitsAreThoseOfTheDefinition) {
-  constexpr double kBound = 1e-4;  // float32 sums over a few layers; measured below 5e-6
+  constexpr double kBound = 2e-5;  // float32 sums through two or three layers; measured below 5e-6
   const Expected want = Want();
   const size_t T = want.tokens.size();
   const TemporaryDirectory directory;
