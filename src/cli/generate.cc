@@ -2,6 +2,7 @@
 
 #include <omp.h>
 
+#include <charconv>
 #include <chrono>
 #include <cstdio>
 #include <memory>
@@ -23,6 +24,7 @@ Examples:
   linattn generate model.safetensors --n 64 --columns 8 --class dress --out dresses.png
   linattn generate model.safetensors --seed 7 --temperature 0.9
   linattn generate text.safetensors --prompt "Once upon" --tokens 500 --top-p 0.95
+  linattn generate converted.safetensors --prompt "415 902 17"     token ids, where they are no bytes
 The same seed gives the same output whatever --batch and --threads are.)";
 
 struct Options {
@@ -90,13 +92,43 @@ std::string Prompt(const Options& o) {
   return std::string(AsText(ReadFile(o.prompt_file, "generate")));
 }
 
-// New bytes go to standard output as they come, or to a file at the end.
-void GenerateText(const Options& o, const LoadedModel& model, const Common& common) {
+// A text is bytes with a vocabulary of 256, and else the ids of somebody's tokenizer in decimal.
+bool IsBytes(const ModelConfig& c) { return c.vocab == 256; }
+
+std::vector<int32_t> SymbolsOf(const std::string& text, const ModelConfig& c) {
+  std::vector<int32_t> symbols;
+  if (IsBytes(c)) {
+    for (const char byte : text) symbols.push_back(static_cast<uint8_t>(byte));
+    return symbols;
+  }
+  constexpr const char* kBetween = " ,\t\r\n";
+  for (size_t at = text.find_first_not_of(kBetween); at != text.npos;) {
+    const size_t end = std::min(text.find_first_of(kBetween, at), text.size());
+    int32_t id = -1;
+    const auto [stop, error] = std::from_chars(&text[at], text.data() + end, id);
+    const bool whole = error == std::errc() && stop == text.data() + end;
+    Check(whole && id >= 0 && id < c.vocab, "generate",
+          "the prompt must be token ids from 0 to {} (the model's vocabulary is not bytes, but "
+          "that of another program's tokenizer), but has '{}'",
+          c.vocab - 1, Printable(text.substr(at, end - at)));
+    symbols.push_back(id);
+    at = text.find_first_not_of(kBetween, end);
+  }
+  return symbols;
+}
+
+// Bytes as they are, ids with a space between.
+std::string TextOf(int32_t symbol, bool first, const ModelConfig& c) {
+  if (IsBytes(c)) return std::string(1, static_cast<char>(symbol));
+  return fmt::format("{}{}", first ? "" : " ", symbol);
+}
+
+// The prompt and what is to come after it.
+Request MakeRequest(const Options& o, const LoadedModel& model) {
   const ModelConfig& c = model.config();
-  Check(c.vocab == 256, "generate", "text needs a vocabulary of 256 bytes, but the model has {}",
-        c.vocab);
-  const std::string prompt = Prompt(o);
-  const int64_t length = static_cast<int64_t>(prompt.size());
+  Request request;
+  request.symbols = SymbolsOf(Prompt(o), c);
+  const int64_t length = static_cast<int64_t>(request.symbols.size());
   Check(length < c.max_len, "generate",
         "the prompt must be shorter than the model's maximum of {} tokens, but has {}", c.max_len,
         length);
@@ -104,22 +136,30 @@ void GenerateText(const Options& o, const LoadedModel& model, const Common& comm
   Check(length + tokens <= c.max_len, "generate",
         "prompt and --tokens must be at most the model's maximum of {} tokens, but are {}",
         c.max_len, length + tokens);
+  if (!o.label.empty()) request.label = model.ClassNamed(o.label);
+  request.symbols.resize(length + tokens, kUnknown);
+  return request;
+}
+
+// New symbols go to standard output as they come, or to a file at the end.
+void GenerateText(const Options& o, const LoadedModel& model, const Common& common) {
+  const ModelConfig& c = model.config();
+  Request request = MakeRequest(o, model);
+  const bool to_file = !o.grid.out.empty() && o.grid.out != "-";
   const uint64_t seed = SeedFrom(o.seed);
   if (o.seed.empty() && !common.quiet) fmt::print(stderr, "seed {}\n", seed);
-  Request request;
-  if (!o.label.empty()) request.label = model.ClassNamed(o.label);
-  for (const char byte : prompt) request.symbols.push_back(static_cast<uint8_t>(byte));
-  request.symbols.resize(length + tokens, kUnknown);
   std::string made;
   GenerateOptions options = MakeOptions(o, seed);
   options.progress = [](int64_t, int64_t) { ThrowIfInterrupted(); };
   options.sampled = [&](size_t, int32_t symbol) {
-    made += static_cast<char>(symbol);
-    if (o.grid.out.empty() || o.grid.out == "-")
-      Write(std::string_view(made).substr(made.size() - 1));
+    const std::string text = TextOf(symbol, made.empty(), c);
+    made += text;
+    if (!to_file) Write(text);
   };
   Generate(model.model, {&request, 1}, options);
-  if (!o.grid.out.empty() && o.grid.out != "-") WriteFileAtomic(o.grid.out, std::string_view(made));
+  if (!IsBytes(c)) made += "\n";
+  if (to_file) return WriteFileAtomic(o.grid.out, std::string_view(made));
+  if (!IsBytes(c)) Write(std::string_view("\n"));
 }
 
 void Run(const Options& o, const Common& common) {
@@ -147,9 +187,9 @@ void AddGenerate(CLI::App& app, Common& common) {
   verb.add_option("--seed", o->seed, "of the random numbers (default: a new one, printed)");
   verb.add_option("--temperature", o->temperature, "1 as learned, below 1 safer, 0 the likeliest")
       ->check(CLI::Range(0.0, 1e6));
-  verb.add_option("--prompt", o->prompt, "text to continue; may be empty");
+  verb.add_option("--prompt", o->prompt, "text (or token ids) to continue; may be empty");
   verb.add_option("--prompt-file", o->prompt_file, "file with text to continue; may be empty");
-  verb.add_option("--tokens", o->tokens, "bytes of text to write (256)")
+  verb.add_option("--tokens", o->tokens, "bytes of text (or token ids) to write (256)")
       ->check(CLI::Range(int64_t{1}, kMany));
   verb.add_option("--top-k", o->top_k, "only the k likeliest symbols")
       ->check(CLI::Range(int64_t{0}, kMany));
