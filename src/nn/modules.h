@@ -2,41 +2,15 @@
 
 #include <torch/nn/module.h>
 
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "kernels/mixer.h"
-#include "model/config.h"
-#include "ops/residual_norm_op.h"
+#include "nn/attention.h"
 
 // The parts of the transformer. Their parameters are named by the tree of modules:
 // "layers.0.attn.q_proj.weight".
 namespace linattn::nn {
-
-// What a forward pass carries along.
-struct Pass {
-  at::Tensor mask{};      // [B,T] bool or undefined
-  bool autocast = false;  // products and their inputs in bfloat16
-  // Sees each layer's output under its name; null: nobody looks.
-  std::function<void(const std::string& layer, const at::Tensor& output)> observe{};
-};
-
-// y = x W^T + b, in the dtype of x.
-struct Projection : torch::nn::Module {
-  Projection(int64_t in, int64_t out, double standard_deviation);
-  at::Tensor Forward(const at::Tensor& x) const;
-  at::Tensor weight, bias;  // [out, in], [out]
-};
-
-// Takes the residual sum along: see AddNorm. Computed in float32; y is bfloat16 if `narrow`.
-struct LayerNorm : torch::nn::Module {
-  LayerNorm(int64_t dim, double eps);
-  NormResult Forward(const at::Tensor& x, const at::Tensor& delta, bool narrow) const;
-  at::Tensor weight, bias;  // [dim]
-  double eps;
-};
 
 struct Embedding : torch::nn::Module {
   Embedding(int64_t rows, int64_t dim, double standard_deviation);
@@ -55,20 +29,11 @@ struct Position : torch::nn::Module {
   std::shared_ptr<Embedding> row, column, channel;
 };
 
-struct Attention : torch::nn::Module {
-  Attention(const ModelConfig& config, const std::string& mixer);
-  at::Tensor Forward(const at::Tensor& x, const Pass& pass) const;  // [B,T,dim]
-  const Mixer& mixer;
-  MixerOptions options;
-  int64_t heads, value_heads;
-  std::shared_ptr<Projection> q_proj, k_proj, v_proj, o_proj;
-};
-
 struct Mlp : torch::nn::Module {
   explicit Mlp(const ModelConfig& config);
-  at::Tensor Forward(const at::Tensor& x) const;  // [B,T,dim]
-  bool gelu;                                      // else relu
-  std::shared_ptr<Projection> up_proj, down_proj;
+  at::Tensor Forward(const at::Tensor& x) const;              // [B,T,dim]
+  bool gelu;                                                  // else relu; without gate_proj
+  std::shared_ptr<Projection> gate_proj, up_proj, down_proj;  // gate_proj: SwiGLU, else null
 };
 
 // The residual stream, x + delta [B,T,dim]; the sum is taken by the norm that reads it. It is
@@ -87,7 +52,7 @@ struct Block : torch::nn::Module {
   std::string name;  // "layers.3"
   bool pre_norm;
   double dropout;
-  std::shared_ptr<LayerNorm> attn_norm, mlp_norm;
+  std::shared_ptr<Norm> attn_norm, mlp_norm;
   std::shared_ptr<Attention> attn;
   std::shared_ptr<Mlp> mlp;
 };
@@ -104,7 +69,7 @@ struct Model : torch::nn::Module {
   std::shared_ptr<Embedding> embed;
   std::shared_ptr<Position> position;  // null: none
   std::vector<std::shared_ptr<Block>> layers;
-  std::shared_ptr<LayerNorm> norm;
+  std::shared_ptr<Norm> norm;
   std::shared_ptr<Head> head;
 };
 

@@ -45,13 +45,23 @@ std::string ShapeString(at::IntArrayRef shape) {
   return fmt::format("[{}]", fmt::join(shape.begin(), shape.end(), ","));
 }
 
+using NamedList = std::vector<std::pair<std::string, Tensor>>;
+
+// What the file holds, in its order; trained or not.
+NamedList AllTensors(const nn::Model& model) {
+  NamedList list;
+  for (const auto& item : model.named_parameters()) list.emplace_back(item.key(), item.value());
+  return list;
+}
+
 // The model's parameters are those that the file format promises, in its order.
 void CheckParameters(const ModelConfig& config, const nn::Model& model) {
   const auto specs = Parameters(config);
   const auto parameters = model.named_parameters();
-  Check(specs.size() == parameters.size(), kWhere, "there must be {} parameters, but are {}",
-        specs.size(), parameters.size());
-  for (size_t i = 0; i < specs.size(); ++i) {
+  for (size_t i = 0; i < std::max(specs.size(), parameters.size()); ++i) {
+    Check(i < specs.size() && i < parameters.size(), kWhere,
+          "there must be {} parameters, but are {}; the first that is too few or too many is {}",
+          specs.size(), parameters.size(), i < specs.size() ? specs[i].name : parameters[i].key());
     const auto& [name, tensor] = parameters[i].pair();
     Check(name == specs[i].name && tensor.sizes() == at::IntArrayRef(specs[i].shape), kWhere,
           "parameter {} must be {} {}, but is {} {}", i, specs[i].name, ShapeString(specs[i].shape),
@@ -81,10 +91,9 @@ Tensor Transformer::Forward(const Tensor& tokens, const Tensor* mask) {
   return impl_->model.Forward(tokens, pass);
 }
 
-std::vector<std::pair<std::string, Tensor>> Transformer::NamedParameters() const {
-  std::vector<std::pair<std::string, Tensor>> list;
-  for (const auto& item : impl_->model.named_parameters())
-    list.emplace_back(item.key(), item.value());
+NamedList Transformer::NamedParameters() const {
+  NamedList list = AllTensors(impl_->model);
+  std::erase_if(list, [](const auto& item) { return !item.second.requires_grad(); });
   return list;
 }
 
@@ -107,7 +116,7 @@ std::string Transformer::FirstNonFinite(const Tensor& tokens, const Tensor* mask
 
 Transformer::Weights Transformer::Export() const {
   Weights weights;
-  for (const auto& [name, tensor] : NamedParameters()) {
+  for (const auto& [name, tensor] : AllTensors(impl_->model)) {
     const Tensor flat = tensor.detach().to(at::kFloat).contiguous().view(-1);
     const float* data = flat.data_ptr<float>();
     weights.emplace_back(name, std::vector<float>(data, data + flat.numel()));
@@ -117,7 +126,7 @@ Transformer::Weights Transformer::Export() const {
 
 void Transformer::Import(const Weights& weights) {
   torch::NoGradGuard no_grad;
-  auto parameters = NamedParameters();
+  auto parameters = AllTensors(impl_->model);
   Check(weights.size() == parameters.size(), kWhere, "there must be {} tensors, but are {}",
         parameters.size(), weights.size());
   for (size_t i = 0; i < weights.size(); ++i) {
@@ -133,6 +142,7 @@ void Transformer::Import(const Weights& weights) {
     parameters[i].second.copy_(
         at::from_blob(data.data(), parameters[i].second.sizes(), at::kFloat));
   }
+  for (const auto& layer : impl_->model.layers) layer->attn->FeaturesChanged();
 }
 
 }  // namespace linattn

@@ -15,13 +15,16 @@ class Tensor;
 namespace linattn {
 
 // The model of model/config.h as a trainable LibTorch module: causal decoder or bidirectional
-// encoder. Its parameters have the names, shapes and order of Parameters(config).
+// encoder. Its tensors have the names, shapes and order of Parameters(config).
 //
 // Initial weights: projections normal(0, 1/sqrt(3 in)), those that write into the residual stream
 // (o_proj, down_proj) divided by sqrt(2 L); embeddings, positions and head normal(0, min(0.02, 1/(4
 // sqrt(dim)))); biases 0; norms 1 and 0. So an untrained categorical model has a loss of ln(vocab).
 // The bias of the mixture head spreads the means over [-1,1] and makes each component half as wide
-// as their spacing, a nearly flat density: about 8 bits a sub-pixel.
+// as their spacing, a nearly flat density: about 8 bits a sub-pixel. Convolutions uniform(-1, 1)/
+// sqrt(W); learned feature maps the identity; A_log the log of uniform(0, 16), in kda of (1, 16);
+// dt_bias such that softplus gives a log-uniform step in [1e-3, 1e-1]; random features by
+// feature_seed.
 class Transformer {
  public:
   // Draws weights from torch's default generator (torch::manual_seed). Throws Error as CheckConfig
@@ -45,7 +48,8 @@ class Transformer {
   void SetAutocast(bool on);
   void ToFloat64();  // for gradient checks
 
-  // Leaf tensors that require gradients, in file order; they share memory with the model.
+  // Leaf tensors that require gradients, in file order; they share memory with the model. The
+  // others (random features) are drawn anew, the same, by the config's feature_seed.
   std::vector<std::pair<std::string, at::Tensor>> NamedParameters() const;
 
   // Where the first NaN or infinity of a forward pass (in evaluation mode, without gradients)

@@ -22,13 +22,15 @@ ResidualNorm NormOf(const Tensor& x, const Tensor& weight, const Tensor& bias, d
           .dim = dim,
           .eps = static_cast<float>(eps),
           .weight = weight.data_ptr<float>(),
-          .bias = bias.data_ptr<float>()};
+          .bias = bias.defined() ? bias.data_ptr<float>() : nullptr,
+          .centred = bias.defined()};
 }
 
 struct AddNormFunction : torch::autograd::Function<AddNormFunction> {
   static variable_list forward(AutogradContext* ctx, const Tensor& x, const Optional& delta,
-                               const Tensor& weight, const Tensor& bias, double eps,
+                               const Tensor& weight, const Optional& given_bias, double eps,
                                at::ScalarType y_type) {
+    const Tensor bias = given_bias.value_or(Tensor());
     const Tensor from = x.contiguous(), change = delta ? delta->contiguous() : Tensor();
     const Tensor sum = delta ? at::empty(x.sizes(), x.options()) : from;
     const Tensor y = at::empty(x.sizes(), x.options().dtype(y_type));
@@ -55,7 +57,8 @@ struct AddNormFunction : torch::autograd::Function<AddNormFunction> {
     const Tensor d_y = grads[0].defined() ? grads[0].contiguous() : at::zeros_like(sum);
     const Tensor d_sum = grads[1].defined() ? grads[1].contiguous() : Tensor();
     const Tensor d_x = at::empty(sum.sizes(), sum.options());
-    Tensor d_delta = d_x, d_weight = at::empty_like(weight), d_bias = at::empty_like(weight);
+    Tensor d_delta = d_x, d_weight = at::empty_like(weight), d_bias;
+    if (saved[3].defined()) d_bias = at::empty_like(weight);
     const bool narrow = has_delta && delta->second.toScalarType() != at::kFloat;
     if (narrow) d_delta = at::empty(sum.sizes(), sum.options().dtype(delta->second.toScalarType()));
     ResidualNormBackward(NormOf(sum, weight, saved[3], ctx->saved_data["eps"].toDouble()),
@@ -66,7 +69,7 @@ struct AddNormFunction : torch::autograd::Function<AddNormFunction> {
                           .d_x = d_x.data_ptr<float>(),
                           .d_delta = narrow ? ViewOf(d_delta.flatten(), kWhere) : Array(),
                           .d_weight = d_weight.data_ptr<float>(),
-                          .d_bias = d_bias.data_ptr<float>()});
+                          .d_bias = d_bias.defined() ? d_bias.data_ptr<float>() : nullptr});
     return {d_x, has_delta ? d_delta : Tensor(), d_weight, d_bias, Tensor(), Tensor()};
   }
 };
@@ -74,8 +77,9 @@ struct AddNormFunction : torch::autograd::Function<AddNormFunction> {
 void CheckShapes(const Tensor& x, const Tensor& delta, const Tensor& weight, const Tensor& bias) {
   Check(x.dim() >= 1 && weight.dim() == 1 && x.size(-1) == weight.size(0), kWhere,
         "x must end in dim = {}, but ends in {}", weight.numel(), x.dim() ? x.size(-1) : 0);
-  Check(bias.sizes() == weight.sizes(), kWhere, "bias must have {} elements, but has {}",
-        weight.numel(), bias.numel());
+  Check(!bias.defined() || bias.sizes() == weight.sizes(), kWhere,
+        "bias must have {} elements, but has {}", weight.numel(),
+        bias.defined() ? bias.numel() : 0);
   Check(!delta.defined() || delta.sizes() == x.sizes(), kWhere,
         "delta must have the shape of x, but has {} elements for its {}",
         delta.defined() ? delta.numel() : 0, x.numel());
@@ -88,13 +92,15 @@ NormResult AddNorm(const Tensor& x, const Tensor& delta, const Tensor& weight, c
   CheckShapes(x, delta, weight, bias);
   if (x.scalar_type() == at::kDouble) {
     const Tensor sum = delta.defined() ? x + delta : x;
-    return {sum, at::layer_norm(sum, weight.sizes(), weight, bias, eps)};
+    if (bias.defined()) return {sum, at::layer_norm(sum, weight.sizes(), weight, bias, eps)};
+    return {sum, sum * at::rsqrt(sum.square().mean(-1, true) + eps) * weight};
   }
   for (const Tensor* t : {&x, &weight, &bias})
-    Check(t->scalar_type() == at::kFloat, kWhere,
+    Check(!t->defined() || t->scalar_type() == at::kFloat, kWhere,
           "x, weight and bias must be float32, but one is {}", c10::toString(t->scalar_type()));
-  const auto optional = delta.defined() ? Optional(delta) : c10::nullopt;
-  const auto results = AddNormFunction::apply(x, optional, weight, bias, eps, y_type);
+  const auto optional = [](const Tensor& t) { return t.defined() ? Optional(t) : c10::nullopt; };
+  const auto results =
+      AddNormFunction::apply(x, optional(delta), weight, optional(bias), eps, y_type);
   return {delta.defined() ? results[1] : x, results[0]};
 }
 
