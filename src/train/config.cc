@@ -7,7 +7,6 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
-#include <sstream>
 
 #include "base/error.h"
 
@@ -199,24 +198,14 @@ void SetTables(Json& user, const Json& file, const std::string& path) {
   }
 }
 
-std::vector<std::string> Split(const std::string& text, char separator) {
-  std::vector<std::string> parts;
-  std::stringstream stream(text);
-  for (std::string part; std::getline(stream, part, separator);) parts.push_back(part);
-  return parts;
-}
-
 // The model's table with base, mixer and layers resolved into ModelConfig's keys.
 Json ResolveModel(Json user) {
   const std::string base = user.value("base", "fashion-small");
-  const std::vector<std::string> cycle = Split(user.value("mixer", "linear"), ',');
-  Check(!cycle.empty(), "config", "model.mixer must be a name, but is empty");
   Json model = ToJson(base == "none" ? ModelConfig{} : NamedConfig(base, "linear"));
   const auto layers = user.value("layers", std::max<int64_t>(1, model["mixers"].size()));
   Check(layers >= 1 && layers <= 4096, "config", "model.layers must be from 1 to 4096, but is {}",
         layers);
-  model["mixers"] = Json::array();
-  for (int64_t i = 0; i < layers; ++i) model["mixers"].push_back(cycle[i % cycle.size()]);
+  model["mixers"] = ExpandMixers(user.value("mixer", "linear"), layers);
   for (const char* key : {"base", "mixer", "layers"}) user.erase(key);
   // Follow the user's other sizes unless they are given themselves.
   model.update(user);
@@ -286,6 +275,10 @@ RunConfig ResolveConfig(const std::string& path, const std::vector<std::string>&
     if (key == "data.source" && !value.is_string()) value = set.substr(equals + 1);
     SetKey(user, key, value, "--set");
   }
+  const std::string base = user["model"].value("base", "fashion-small");
+  Check(base == "fashion-small" || user["data"].contains("source"), "config",
+        "the data must be given (--data), but are not: a model of base '{}' has none of its own",
+        base);
   user["model"] = ResolveModel(user["model"]);
   RunConfig config = RunConfigFromJson(user);
   constexpr int64_t kStandardSteps = 3000;
