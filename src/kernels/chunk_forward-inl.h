@@ -50,28 +50,17 @@ inline void StoreStates(const HeadTask& task, const float* S, const float* z, co
   }
 }
 
-// What the products below read of value head g, once LoadReads and LoadWrites have run: queries and
+// What the products below read of value head g, once LoadWrites and LoadReads have run: queries and
 // keys as the state sees them, the triangles, and what is written. With decays they are the value
 // head's own, else those of its key head.
+struct HeadView {
+  const float *Q, *K, *A, *B, *U;
+};
 template <class P>
-const float* Queries(const ForwardScratch& w) {
-  return P::kDecays ? w.DQ : w.Q;
-}
-template <class P>
-const float* Keys(const ForwardScratch& w) {
-  return P::kDecays ? w.DK : w.K;
-}
-template <class P>
-const float* Scores(const ForwardScratch& w) {
-  return P::kDecays ? w.DA : w.A;
-}
-template <class P>
-const float* KeyScores(const ForwardScratch& w) {
-  return P::kDecays ? w.DB : w.B;
-}
-template <class P>
-const float* Writes(const ForwardScratch& w) {
-  return P::kDelta ? w.U : w.V;
+HeadView View(const ForwardScratch& w) {
+  const float* writes = P::kDelta ? w.U : w.V;
+  if constexpr (P::kDecays) return {w.DQ, w.DK, w.DA, w.DB, writes};
+  return {w.Q, w.K, w.A, w.B, writes};
 }
 
 // KT and, for the delta rule, B = tril(K K^T) of a key head (eq. 42). Decays of one factor a
@@ -123,10 +112,10 @@ void CorrectWrites(const HeadTask& task, const ForwardScratch& w, int64_t begin,
   DecayRows<P::kDecay>({w.K, n, s.F, s.F}, -1, w.enter, w.NK);
   std::copy_n(w.V, n * s.V, w.E);
   Gemm({n, s.V, s.F}, {w.NK, s.F, 1}, {w.S + g * s.F * s.V, s.V}, {w.E, s.V, true});
-  SolveWrites({n, s.V, s.C, KeyScores<P>(w), w.beta}, w.E, w.U);
+  SolveWrites({n, s.V, s.C, View<P>(w).B, w.beta}, w.E, w.U);
 }
 
-// Of value head g: V, decays, Keys and Writes.
+// Of value head g: V, decays, keys and writes.
 template <class P>
 void LoadWrites(const HeadTask& task, const ForwardScratch& w, int64_t begin, int64_t n,
                 int64_t g) {
@@ -135,7 +124,7 @@ void LoadWrites(const HeadTask& task, const ForwardScratch& w, int64_t begin, in
   if constexpr (P::kDelta) CorrectWrites<P>(task, w, begin, n, g);
 }
 
-// Queries and Scores, after LoadWrites.
+// Its queries and their triangle, after LoadWrites.
 template <class P>
 void LoadReads(const ChunkShape& s, const ForwardScratch& w, int64_t n) {
   if constexpr (P::kDecays) {
@@ -144,27 +133,27 @@ void LoadReads(const ChunkShape& s, const ForwardScratch& w, int64_t n) {
   }
 }
 
-// S <- pass S + Keys^T Writes, z <- pass z + sum of the rows of Keys (eq. 7, 44).
+// S <- pass S + K^T U, z <- pass z + sum of the rows of K (eq. 7, 44).
 template <class P>
 HWY_INLINE void WriteState(const ChunkShape& s, const ForwardScratch& w, int64_t n, int64_t g) {
   const int64_t memory = g * s.F * s.V;
   float* S = w.next_S + memory;
   DecayState<P::kDecay>(s.F, s.V, w.pass, w.S + memory, S);
-  Gemm({s.F, s.V, n}, {Keys<P>(w), 1, s.F}, {Writes<P>(w), s.V}, {S, s.V, true});
+  Gemm({s.F, s.V, n}, {View<P>(w).K, 1, s.F}, {View<P>(w).U, s.V}, {S, s.V, true});
   if constexpr (P::kNormalised) {
     float* z = w.next_z + g * s.F;
     DecayNormaliser<P::kDecay>(s.F, w.pass, w.z + g * s.F, z);
-    AddRows(Keys<P>(w), n, s.F, z);
+    AddRows(View<P>(w).K, n, s.F, z);
   }
 }
 
-// O = Queries S: what the tokens in scratch read from the state before their chunk (eq. 5, 43).
+// O = Q S: what the tokens in scratch read from the state before their chunk (eq. 5, 43).
 template <class P>
 HWY_INLINE void ReadState(const ChunkShape& s, const ForwardScratch& w, int64_t n, int64_t g) {
-  Gemm({n, s.V, s.F}, {Queries<P>(w), s.F, 1}, {w.S + g * s.F * s.V, s.V}, {w.O, s.V});
+  Gemm({n, s.V, s.F}, {View<P>(w).Q, s.F, 1}, {w.S + g * s.F * s.V, s.V}, {w.O, s.V});
 }
 
-// den = Queries z + row sums of A + eps; A may be null (eq. 6).
+// den = Q z + row sums of A + eps; A may be null (eq. 6).
 template <class P>
 HWY_INLINE void ReadNormaliser(const ChunkCall& call, const ForwardScratch& w, const float* A,
                                int64_t n, int64_t g) {
@@ -173,7 +162,7 @@ HWY_INLINE void ReadNormaliser(const ChunkCall& call, const ForwardScratch& w, c
     const float* z = w.z + g * F;
     for (int64_t i = 0; i < n; ++i) {
       FloatVector sum = hn::Zero(FloatTag());
-      const float *q = Queries<P>(w) + i * F, *row = A ? A + i * C : nullptr;
+      const float *q = View<P>(w).Q + i * F, *row = A ? A + i * C : nullptr;
       ForEachVector(F, [&](auto load, auto, int64_t f)
                            HWY_ATTR { sum = hn::MulAdd(load(q + f), load(z + f), sum); });
       if (row)
@@ -214,8 +203,8 @@ void CausalChunk(const HeadTask& task, const ForwardScratch& w, int64_t begin) {
     LoadReads<P>(s, w, n);
     ReadState<P>(s, w, n, g);
     PrefetchRows(task.V(call.in.v, g), begin + s.C, s.C);
-    LowerTimes(n, s.V, Scores<P>(w), s.C, Writes<P>(w), {w.O, s.V, true});
-    ReadNormaliser<P>(call, w, Scores<P>(w), n, g);
+    LowerTimes(n, s.V, View<P>(w).A, s.C, View<P>(w).U, {w.O, s.V, true});
+    ReadNormaliser<P>(call, w, View<P>(w).A, n, g);
     PrefetchRows(task.O(call.out.o, g), begin + s.C, s.C);
     WriteState<P>(s, w, n, g);
     if (g == 0) PrefetchRows(task.K(call.in.k), begin + s.C, s.C);

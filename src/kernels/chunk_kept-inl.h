@@ -18,10 +18,10 @@ namespace HWY_NAMESPACE {
 // for the delta rule then that of v, and d_beta (eq. 48).
 template <class P>
 void WriteGradients(const ChunkShape& s, const BackwardScratch& w, int64_t n, int64_t g) {
-  Gemm({n, s.V, s.F}, {Keys<P>(w), s.F, 1}, {w.L + g * s.F * s.V, s.V}, {w.dV, s.V});
-  Gemm({n, s.V, n}, {Scores<P>(w), 1, s.C}, {w.dN, s.V}, {w.dV, s.V, true});
+  Gemm({n, s.V, s.F}, {View<P>(w).K, s.F, 1}, {w.L + g * s.F * s.V, s.V}, {w.dV, s.V});
+  Gemm({n, s.V, n}, {View<P>(w).A, 1, s.C}, {w.dN, s.V}, {w.dV, s.V, true});
   if constexpr (P::kDelta)
-    SolveWritesBack({n, s.V, s.C, KeyScores<P>(w), w.beta}, w.E, w.dV, w.d_beta);
+    SolveWritesBack({n, s.V, s.C, View<P>(w).B, w.beta}, w.E, w.dV, w.d_beta);
 }
 
 // dP [n,C] is the gradient of a triangle of x with K, but for its sign.
@@ -59,7 +59,7 @@ void AddTriangleGradient(const TriangleGradient& of, const ChunkShape& s, const 
   }
 }
 
-// Both triangles of value head g (eq. 49). VT [V,C] is the transpose of Writes.
+// Both triangles of value head g (eq. 49). VT [V,C] is the transpose of U.
 template <class P>
 void AddTriangleGradients(const ChunkShape& s, const BackwardScratch& w, int64_t n, int64_t g) {
   const auto product = [&](const float* x, const float* shift) {
@@ -68,11 +68,11 @@ void AddTriangleGradients(const ChunkShape& s, const BackwardScratch& w, int64_t
   };
   if constexpr (P::kDecays) std::fill_n(w.P, n * s.C, 0.0f);
   product(w.dN, P::kNormalised ? w.dd : nullptr);
-  AddTriangleGradient<P>({1, w.Q, Scores<P>(w), w.dF, w.dA}, s, w, n, g);
+  AddTriangleGradient<P>({1, w.Q, View<P>(w).A, w.dF, w.dA}, s, w, n, g);
   if constexpr (P::kDelta) {
     product(w.dV, nullptr);
     for (int64_t i = 0; i < n; ++i) w.dP[i * s.C + i] = 0;
-    AddTriangleGradient<P>({-1, w.K, KeyScores<P>(w), w.dK, w.dB}, s, w, n, g);
+    AddTriangleGradient<P>({-1, w.K, View<P>(w).B, w.dK, w.dB}, s, w, n, g);
   }
   if constexpr (P::kDecay == Decay::kScalar) AddCrossings(n, s.C, w.P, w.dg);
 }
@@ -128,11 +128,11 @@ void PassGradient(const ChunkShape& s, const BackwardScratch& w, int64_t g) {
   }
 }
 
-// L <- pass L + Queries^T dN + NK^T dV, l <- pass l + Queries^T dd (eq. 53).
+// L <- pass L + Q^T dN + NK^T dV, l <- pass l + Q^T dd (eq. 53).
 template <class P>
 void PassStateGradient(const ChunkShape& s, const BackwardScratch& w, int64_t n, int64_t g) {
   float *L = w.L + g * s.F * s.V, *l = w.l + g * s.F;
-  const float* Q = Queries<P>(w);
+  const float* Q = View<P>(w).Q;
   DecayState<P::kDecay>(s.F, s.V, w.pass, L, L);
   Gemm({s.F, s.V, n}, {Q, 1, s.F}, {w.dN, s.V}, {L, s.V, true});
   if constexpr (P::kDelta) Gemm({s.F, s.V, n}, {w.NK, 1, s.F}, {w.dV, s.V}, {L, s.V, true});
@@ -170,7 +170,7 @@ void GradientOfValueHead(const HeadTask& task, const MixerGradients& grad, const
   std::fill_n(w.d_leave, n * s.D, 0.0f);
   WriteGradients<P>(s, w, n, g);
   StoreRows(task.V(grad.d_v, g), begin, n, w.dV);
-  Transpose({Writes<P>(w), n, s.V, s.V}, w.VT, s.C);
+  Transpose({View<P>(w).U, n, s.V, s.V}, w.VT, s.C);
   AddTriangleGradients<P>(s, w, n, g);
   AddStateReads<P>(s, w, n, g);
   if constexpr (P::kDelta) StoreRows(task.V(grad.d_beta, g), begin, n, w.d_beta);

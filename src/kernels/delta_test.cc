@@ -96,7 +96,7 @@ struct System {
 TEST(DeltaTest, SolvesBothWays) {
   for (const int64_t target : hwy::SupportedAndGeneratedTargets()) {
     hwy::SetSupportedTargetsForTest(target);
-    for (const auto [n, V] : {std::pair{1, 1}, {2, 3}, {7, 5}, {16, 64}, {13, 100}, {16, 33}}) {
+    for (const auto& [n, V] : {std::pair{1, 1}, {2, 3}, {7, 5}, {16, 64}, {13, 100}, {16, 33}}) {
       SCOPED_TRACE(testing::Message() << hwy::TargetName(target) << " n=" << n << " V=" << V);
       System s(n, V);
       s.SolveInDoubles();
