@@ -76,7 +76,9 @@ TEST(LinearTest, GradientsOfEveryFeatureMapMatchTheReference) {
                                          .causal = causal,
                                          .states = true,
                                          .feature_map = map});
-      p.options.normalise = map->name() != "identity" && map->name() != "l2";  // of either sign
+      const std::string_view name = map->name();
+      p.options.normalise =
+          name != "identity" && name != "l2" && name != "hadamard";  // either sign
       p.options.eps =
           0.5;  // relu features can all vanish; keep 1/den, and so the errors, of order one
       p.options.scale = 0.6;
@@ -170,6 +172,22 @@ TEST(LinearTest, A22ZeroFeaturesGiveZero) {
     for (const double o : whole.at("o").values) EXPECT_EQ(o, 0);
     for (const double o : steps.values) EXPECT_EQ(o, 0);
   }
+}
+
+// A denominator of 1e-40 is no normal float, and its reciprocal none at all: it counts as 0, in the
+// definition too.
+TEST(LinearTest, TinyDenominatorsCountAsZero) {
+  Problem p = OneHead(20, 1, 2, 1e-20, 1e-20, 3);
+  p.options.feature_map = &FeatureMapByName("identity");
+  p.options.eps = 0;
+  const auto zero = [](double x) { return x == 0; };
+  OnEveryTarget([&] {
+    const Results fast = Fast(k_linear, p, true);
+    for (const Tensor& o : {fast.at("o"), Steps(p), Reference(k_linear, p).at("o")})
+      EXPECT_TRUE(std::all_of(o.values.begin(), o.values.end(), zero));
+    for (const char* name : {"d_q", "d_k", "d_v"})
+      EXPECT_TRUE(std::all_of(fast.at(name).values.begin(), fast.at(name).values.end(), zero));
+  });
 }
 
 TEST(LinearTest, A23EqualFeaturesGiveTheRunningMean) {
