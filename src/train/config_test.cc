@@ -35,6 +35,7 @@ TEST(RunConfig, FileThenOverrides) {
   const TemporaryDirectory directory;
   const std::string path = directory.path() + "/a.toml";
   WriteFileAtomic(path, std::string_view("[model]\nbase = 'mnist'\nmixer = 'softmax'\n"
+                                         "[data]\nsource = 'mnist:x'\n"
                                          "[train]\nlr = 1e-4\nsteps = 7\n"));
   RunConfig config = ResolveConfig(path, {});
   EXPECT_EQ(config.model.layers(), 8);
@@ -47,6 +48,21 @@ TEST(RunConfig, FileThenOverrides) {
   EXPECT_EQ(config.model.mixers, (std::vector<std::string>{"linear", "softmax", "linear"}));
   EXPECT_EQ(config.data.source, "/some/folder");
   EXPECT_FALSE(config.model.pre_norm);
+}
+
+TEST(RunConfig, MixersInShortAreRepeatedToFillTheLayers) {
+  using Names = std::vector<std::string>;
+  const Names want = {"gated_delta", "gated_delta", "gated_delta", "softmax", "gated_delta"};
+  const std::string mixer = "model.mixer=3x gated_delta + 1x softmax";
+  EXPECT_EQ(ResolveConfig("", {mixer, "model.layers=5"}).model.mixers, want);
+  const TemporaryDirectory directory;
+  const std::string path = directory.path() + "/a.toml";
+  WriteFileAtomic(path,
+                  std::string_view("[model]\nmixer = '3x gated_delta + softmax'\nlayers = 5"));
+  EXPECT_EQ(ResolveConfig(path, {}).model.mixers, want);
+  EXPECT_THAT(MessageOf("", {"model.mixer=3x gatd_delta"}), HasSubstr("but is 'gatd_delta'"));
+  // Without further settings: the gates and norms that such a mixer needs.
+  EXPECT_EQ(MessageOf("", {"model.mixer=gated_delta"}), "");
 }
 
 TEST(RunConfig, MixerAndLayersOverrideAnExplicitList) {

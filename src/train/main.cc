@@ -97,7 +97,8 @@ void AddTrain(CLI::App& app, TrainFlags& flags) {
   app.add_option("--set", flags.sets, "override a key of the config: train.lr=1e-3")
       ->type_name("KEY=VALUE")
       ->allow_extra_args(false);
-  app.add_option("--mixer", flags.mixer, "attention of every layer; \"a,b\" cycles through them");
+  app.add_option("--mixer", flags.mixer,
+                 "attention of every layer; \"a,b\" or \"3x a + 1x b\" cycles through the layers");
   app.add_option("--steps", flags.steps, "updates in all")
       ->check(CLI::Range(int64_t{0}, int64_t{1'000'000'000'000}));
   app.add_option("--minutes", flags.minutes, "time in all; steps follow from the speed")
