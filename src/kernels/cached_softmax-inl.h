@@ -30,44 +30,64 @@ HWY_INLINE FloatVector LoadLeft(const float* p, int64_t n) {
 }
 HWY_INLINE FloatVector LoadLeft(const BF16* p, int64_t n) { return LoadRow(p, n); }
 
-// scores[s] = scale q . k[rows[s]] for the keys k [*,K].
-template <class T>
-HWY_INLINE void ScoreKeys(const CachedQuery& query, const T* k, int64_t K, const int64_t* rows,
-                          int64_t n, float* HWY_RESTRICT scores) {
+// scores[s] = scale q . rows[s], for kRows keys [K].
+template <int kRows, class T>
+HWY_INLINE void ScoreRows(const CachedQuery& query, const T* const* rows,
+                          float* HWY_RESTRICT scores) {
   const FloatTag d;
-  constexpr int kTogether = 4;  // hides the latency of the products
-  const auto score = [&](auto count, int64_t s) HWY_ATTR {
-    FloatVector sum[count()];
-    for (int r = 0; r < count(); ++r) sum[r] = hn::Zero(d);
-    for (int64_t c = 0; c < K; c += kLanes) {
-      const auto part = LoadLeft(query.q + c, K - c);
-      for (int r = 0; r < count(); ++r)
-        sum[r] = hn::MulAdd(part, LoadLeft(k + rows[s + r] * K + c, K - c), sum[r]);
-    }
-    for (int r = 0; r < count(); ++r)
-      scores[s + r] = query.scale * hn::GetLane(hn::SumOfLanes(d, sum[r]));
-  };
-  int64_t s = 0;
-  for (; s + kTogether <= n; s += kTogether) score(std::integral_constant<int, kTogether>(), s);
-  for (; s < n; ++s) score(std::integral_constant<int, 1>(), s);
+  FloatVector sum[kRows];
+  for (int r = 0; r < kRows; ++r) sum[r] = hn::Zero(d);
+  int64_t c = 0;
+  for (; c + kLanes <= query.K; c += kLanes) {
+    const auto part = hn::LoadU(d, query.q + c);
+    for (int r = 0; r < kRows; ++r) sum[r] = hn::MulAdd(part, LoadWide(rows[r] + c), sum[r]);
+  }
+  if (c < query.K) {
+    const auto part = LoadLeft(query.q + c, query.K - c);
+    for (int r = 0; r < kRows; ++r)
+      sum[r] = hn::MulAdd(part, LoadLeft(rows[r] + c, query.K - c), sum[r]);
+  }
+  for (int r = 0; r < kRows; ++r)
+    scores[r] = query.scale * hn::GetLane(hn::SumOfLanes(d, sum[r]));
 }
 
-// o = shrink o + sum_s p[s] v[rows[s]] for the values v [*,V].
-template <class T>
-HWY_INLINE void AddValues(const float* HWY_RESTRICT p, const T* v, int64_t V, const int64_t* rows,
-                          int64_t n, float shrink, float* HWY_RESTRICT o) {
+// Channels [c, c + kVectors kLanes) of o = shrink o + sum_s p[s] rows[s], for n values [V].
+template <int kVectors, class T>
+HWY_INLINE void AddStrip(const float* HWY_RESTRICT p, const T* const* rows, int64_t n, float shrink,
+                         int64_t c, float* HWY_RESTRICT o) {
   const FloatTag d;
-  ForEachVector(V, [&](auto load, auto store, int64_t c) HWY_ATTR {
-    auto even = hn::Mul(hn::Set(d, shrink), load(o + c)), odd = hn::Zero(d);
-    const auto value = [&](int64_t s) HWY_ATTR { return LoadLeft(v + rows[s] * V + c, V - c); };
-    int64_t s = 0;
-    for (; s + 2 <= n; s += 2) {
-      even = hn::MulAdd(hn::Set(d, p[s]), value(s), even);
-      odd = hn::MulAdd(hn::Set(d, p[s + 1]), value(s + 1), odd);
+  FloatVector even[kVectors], odd[kVectors];
+  for (int i = 0; i < kVectors; ++i) {
+    even[i] = hn::Mul(hn::Set(d, shrink), hn::LoadU(d, o + c + i * kLanes));
+    odd[i] = hn::Zero(d);
+  }
+  int64_t s = 0;
+  for (; s + 2 <= n; s += 2) {
+    const auto first = hn::Set(d, p[s]), second = hn::Set(d, p[s + 1]);
+    for (int i = 0; i < kVectors; ++i) {
+      even[i] = hn::MulAdd(first, LoadWide(rows[s] + c + i * kLanes), even[i]);
+      odd[i] = hn::MulAdd(second, LoadWide(rows[s + 1] + c + i * kLanes), odd[i]);
     }
-    if (s < n) even = hn::MulAdd(hn::Set(d, p[s]), value(s), even);
-    store(hn::Add(even, odd), o + c);
-  });
+  }
+  for (int i = 0; i < kVectors; ++i) {
+    if (s < n) even[i] = hn::MulAdd(hn::Set(d, p[s]), LoadWide(rows[s] + c + i * kLanes), even[i]);
+    hn::StoreU(hn::Add(even[i], odd[i]), d, o + c + i * kLanes);
+  }
+}
+
+template <class T>
+HWY_INLINE void AddValues(const float* HWY_RESTRICT p, const T* const* rows, int64_t n, int64_t V,
+                          float shrink, float* HWY_RESTRICT o) {
+  int64_t c = 0;
+  for (; c + 4 * kLanes <= V; c += 4 * kLanes) AddStrip<4>(p, rows, n, shrink, c, o);
+  for (; c + 2 * kLanes <= V; c += 2 * kLanes) AddStrip<2>(p, rows, n, shrink, c, o);
+  for (; c + kLanes <= V; c += kLanes) AddStrip<1>(p, rows, n, shrink, c, o);
+  if (c == V) return;
+  const FloatTag d;
+  auto sum = hn::Mul(hn::Set(d, shrink), LoadLeft(o + c, V - c));
+  for (int64_t s = 0; s < n; ++s)
+    sum = hn::MulAdd(hn::Set(d, p[s]), LoadLeft(rows[s] + c, V - c), sum);
+  StorePartial(sum, o + c, V - c);
 }
 
 // Takes in n <= kCachedKeys rows (eq. 21 to 23).
@@ -77,7 +97,11 @@ HWY_INLINE void AttendRowsOf(CachedQuery& query, const T* k, const T* v, const i
   const FloatTag d;
   constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
   HWY_ALIGN float p[kCachedKeys];
-  ScoreKeys(query, k, query.K, rows, n, p);
+  const T *keys[kCachedKeys], *values[kCachedKeys];
+  for (int64_t s = 0; s < n; ++s) keys[s] = k + rows[s] * query.K, values[s] = v + rows[s] * query.V;
+  int64_t s = 0;
+  for (; s + 4 <= n; s += 4) ScoreRows<4>(query, keys + s, p + s);
+  for (; s < n; ++s) ScoreRows<1>(query, keys + s, p + s);
   std::fill(p + n, p + kCachedKeys, kMinusInfinity);
   auto largest = hn::Set(d, query.max);
   for (int64_t i = 0; i < kCachedKeys; i += kLanes)
@@ -93,7 +117,7 @@ HWY_INLINE void AttendRowsOf(CachedQuery& query, const T* k, const T* v, const i
   const float shrink = std::exp(query.max - new_max);
   query.sum = query.sum * shrink + hn::GetLane(hn::SumOfLanes(d, total));
   query.max = new_max;
-  AddValues(p, v, query.V, rows, n, shrink, query.o);
+  AddValues(p, values, n, query.V, shrink, query.o);
 }
 
 }  // namespace HWY_NAMESPACE

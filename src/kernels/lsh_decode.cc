@@ -59,7 +59,8 @@ void Read(const LshChains& chains, const std::array<int64_t, kMaxRounds>& others
           int64_t t, CacheReader& reader) {
   bool nothing = true;
   for (int64_t r = 0; r < rounds; ++r) {
-    for (int64_t i = 0, s = t; i < others[r]; ++i) reader.Add(s = chains.Before(r, s));
+    int64_t s = chains.Before(r, t);
+    for (int64_t i = 0; i < others[r] && s >= 0; ++i, s = chains.Before(r, s)) reader.Add(s);
     nothing = nothing && others[r] == 0;
   }
   if (nothing) reader.Add(t);
@@ -138,6 +139,7 @@ void LshPrefill(const MixerInputs& in, const Array& o, float* block, int64_t len
   CheckTokens(capacity);
   const State state(in.options, dims.HV, dims.K, dims.V, capacity, block);
   Begin(in.options, state, length);
+  for (int64_t h = 0; h < dims.HV; ++h) state.chains(h).CheckHolds(length);
   const int threads = static_cast<int>(std::min<int64_t>(dims.HV, omp_get_max_threads()));
   const int64_t floats = LshHead::Floats(dims, false);
   const auto scratch = hwy::AllocateAligned<float>(threads * floats);

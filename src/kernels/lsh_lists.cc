@@ -2,7 +2,25 @@
 
 #include <algorithm>
 
+#include "base/error.h"
+
 namespace linattn {
+
+void LshChains::CheckHolds(int64_t length) const {
+  for (int64_t r = 0; r < rounds_; ++r) {
+    int64_t tokens = 0;
+    bool sound = true;
+    for (int64_t b = 0; b < buckets_ && sound; ++b) {
+      int64_t links = 0;
+      sound = Last(r, b) < length;
+      for (int64_t t = sound ? Last(r, b) : -1; t >= 0; t = Before(r, t)) ++links;
+      sound = sound && links == Count(r, b);
+      tokens += links;
+    }
+    Check(sound && tokens == length, "lsh",
+          "the state block must hold a sequence of {} tokens, but does not", length);
+  }
+}
 
 LshLists::LshLists(const MixerOptions& options, int64_t tokens, int64_t all)
     : options_(options),

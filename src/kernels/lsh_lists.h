@@ -27,7 +27,8 @@ class LshChains {
   }
 
   LshChains(const LshOptions& lsh, int64_t capacity, float* floats)
-      : buckets_(lsh.buckets),
+      : rounds_(lsh.rounds),
+        buckets_(lsh.buckets),
         capacity_(capacity),
         counts_(floats),
         lasts_(counts_ + lsh.rounds * buckets_),
@@ -36,15 +37,18 @@ class LshChains {
   void Clear() {
     std::fill(counts_, before_, 0.0f);  // Before is asked of appended tokens only
   }
+  // Throws unless the chains are those of `length` tokens: a block may come from a file.
+  void CheckHolds(int64_t length) const;
+
   int64_t Count(int64_t round, int64_t bucket) const {
-    return static_cast<int64_t>(counts_[round * buckets_ + bucket]);
+    return Whole(counts_[round * buckets_ + bucket], capacity_);
   }
   // The bucket's last token, -1 if there is none; the one before token t of its bucket.
   int64_t Last(int64_t round, int64_t bucket) const {
-    return static_cast<int64_t>(lasts_[round * buckets_ + bucket]) - 1;
+    return Whole(lasts_[round * buckets_ + bucket], capacity_) - 1;
   }
   int64_t Before(int64_t round, int64_t t) const {
-    return static_cast<int64_t>(before_[round * capacity_ + t]) - 1;
+    return Whole(before_[round * capacity_ + t], t) - 1;
   }
   void Append(int64_t round, int64_t bucket, int64_t t) {
     float& last = lasts_[round * buckets_ + bucket];
@@ -54,7 +58,12 @@ class LshChains {
   }
 
  private:
-  int64_t buckets_, capacity_;
+  // x, or 0 if it is none of 0 ... most, so that a damaged block leads nowhere outside.
+  static int64_t Whole(float x, int64_t most) {
+    return x >= 0 && x <= static_cast<float>(most) ? static_cast<int64_t>(x) : 0;
+  }
+
+  int64_t rounds_, buckets_, capacity_;
   float *counts_, *lasts_, *before_;  // [rounds,buckets], [rounds,buckets], [rounds,capacity]
 };
 

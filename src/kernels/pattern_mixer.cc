@@ -1,11 +1,10 @@
+#include "kernels/pattern_mixer.h"
+
+#include <hwy/aligned_allocator.h>
 #include <omp.h>
 
 #include <algorithm>
 #include <deque>
-
-#include <hwy/aligned_allocator.h>
-
-#include "kernels/cache_mixer.h"
 
 namespace linattn {
 namespace {

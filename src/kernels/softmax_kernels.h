@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 
@@ -54,7 +55,12 @@ class CacheReader {
     if (count_ == kCachedKeys) Flush();
   }
   void Add(int64_t first, int64_t count, int64_t step = 1) {
-    for (int64_t i = 0; i < count; ++i) Add(first + i * step);
+    while (count > 0) {
+      const int64_t n = std::min(count, kCachedKeys - count_);
+      for (int64_t i = 0; i < n; ++i) rows_[count_ + i] = first + i * step;
+      first += n * step, count -= n, count_ += n;
+      if (count_ == kCachedKeys) Flush();
+    }
   }
   void Finish();  // o is what the query gets; 0 if it saw nothing
 

@@ -6,6 +6,7 @@
 #include <random>
 #include <vector>
 
+#include "base/error.h"
 #include "kernels/lsh_hash.h"
 #include "kernels/mixer_testing.h"
 
@@ -114,6 +115,28 @@ TEST(Lsh, GradientsMatchFiniteDifferences) {
             << rounds << " " << name << "[" << i << "]";
       }
     }
+  }
+}
+
+// A block may come from a file that somebody damaged: a prompt refuses it, a step stays inside it.
+TEST(Lsh, DamagedBlocksLeadNowhereOutside) {
+  Problem p = MakeProblem(k_lsh, {.B = 1, .T = 30, .K = 5, .V = 4});
+  p.options = Options(2, 4, 8);
+  const Call call(k_lsh, p, DType::kF32, DType::kF32);
+  std::mt19937 random(1);
+  for (const float damage : {std::numeric_limits<float>::quiet_NaN(), 1e30f, -7.f, 25.f, 0.5f}) {
+    for (int trial = 0; trial < 20; ++trial) {
+      const States states(k_lsh, p, 30);
+      PrefillTokens(k_lsh, call, states, 0, 20);
+      const int64_t size = states.blocks()[0].size(), chains = size - 2 * (2 * (8 + 30) + 5);
+      for (int i = 0; i < 8; ++i) states.block(0)[chains + random() % (size - chains)] = damage;
+      StepTokens(k_lsh, call, states, 20, 24);
+    }
+    const States states(k_lsh, p, 30);
+    PrefillTokens(k_lsh, call, states, 0, 20);
+    const int64_t counts = states.blocks()[0].size() - 2 * (2 * (8 + 30) + 5);
+    states.block(0)[counts] = damage;
+    EXPECT_THROW(PrefillTokens(k_lsh, call, states, 20, 24), Error);
   }
 }
 

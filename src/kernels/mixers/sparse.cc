@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "kernels/cache_mixer.h"
+#include "kernels/pattern_mixer.h"
 
 namespace linattn {
 namespace {
