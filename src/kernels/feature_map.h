@@ -40,21 +40,24 @@ class FeatureMap {
 //                 et al. 2024, "Parallelizing Linear Transformers with the Delta Rule")
 //   exp           softmax over the row's features; positive. Kernels normalised by the sum of
 //                 their features: Schlag et al. 2021
-//   dpfp, dpfp2, dpfp3
-//                 deterministic parameter-free projection, nu = 1, 2, 3: with r = max([x,-x], 0)
+//   dpfp, dpfp2, dpfp3, dpfp4
+//                 deterministic parameter-free projection, nu = 1 to 4: with r = max([x,-x], 0)
 //                 of 2K, feature (i,j) = r_j r_{(j-i) mod 2K} for i = 1..nu; F = 2K nu; positive.
 //                 Schlag, Irie and Schmidhuber 2021, "Linear Transformers Are Secretly Fast Weight
 //                 Programmers", eq. 37
 //   taylor2       1, x, and the products x_i x_j, i <= j, weighted so that phi(q).phi(k) = 1 + a +
 //                 a^2/2 with a = q.k K^-1/2; F = 1 + K + K(K+1)/2; the sum, not each feature, is
 //                 positive. Arora et al. 2024, "Simple linear attention language models" (Based)
+//   hadamard      x_i x_{F+i}, F = K/2 rounded up (a last number without a partner stays as it is):
+//                 behind a learned matrix, the elementwise product of two projections; of either
+//                 sign
 //   hedgehog      [softmax(x), softmax(-x)] over the features; F = 2K; positive. The row-wise part
 //                 of Zhang et al. 2024, "The Hedgehog & the Porcupine"; the learned matrix of each
 //                 head stands before it, in the layer
 //   favor         positive random features of a fixed projection, see favor_map.h; its OfKeys()
 //                 differs from it
 //
-// NaN stays NaN. Products (squared_relu, dpfp, taylor2) overflow float beyond |x| = 1e19, favor
+// NaN stays NaN. Products (squared_relu, dpfp, hadamard, taylor2) overflow float beyond |x| = 1e19, favor
 // beyond 1e36; the others take every finite float.
 //
 // Throws Error naming the known ones.

@@ -56,6 +56,9 @@ TEST(FeatureMapTest, RowMapsHaveTheRightValues) {
       {"dpfp", {3, 5}, {0, 15, 0, 0}},
       {"dpfp2", {3, 5}, {0, 15, 0, 0, 0, 0, 0, 0}},
       {"dpfp3", {3, 5}, {0, 15, 0, 0, 0, 0, 0, 0, 15, 0, 0, 0}},
+      {"dpfp4", {3}, {0, 0, 9, 0, 0, 0, 9, 0}},
+      {"hadamard", {2, 3, 5, 7}, {10, 21}},
+      {"hadamard", {2, 3, 5}, {10, 3}},
       {"taylor2", {2}, {1, 2, 4 * root}},
       {"taylor2",
        {2, 3},
@@ -93,7 +96,7 @@ TEST(FeatureMapTest, SoftmaxMapsSumToOne) {
 // At most nu of the products of K numbers with themselves are left by dpfp: features of rows with
 // other signs do not overlap.
 TEST(FeatureMapTest, DpfpOfOppositeRowsIsOrthogonal) {
-  for (const char* name : {"dpfp", "dpfp2", "dpfp3"}) {
+  for (const char* name : {"dpfp", "dpfp2", "dpfp3", "dpfp4"}) {
     const FeatureMap& map = FeatureMapByName(name);
     const Row x = SomeRows<double>(9);
     Row minus = x;
@@ -173,9 +176,9 @@ TEST(FeatureMapTest, RowsOfZerosStayFinite) {
 }
 
 TEST(FeatureMapTest, LargeValuesDoNotOverflow) {
-  const std::map<std::string, float> limits = {{"squared_relu", 1e18f}, {"dpfp", 1e18f},
-                                               {"dpfp2", 1e18f},        {"dpfp3", 1e18f},
-                                               {"taylor2", 1e18f},      {"favor", 1e35f}};
+  const std::map<std::string, float> limits = {
+      {"squared_relu", 1e18f}, {"dpfp", 1e18f},     {"dpfp2", 1e18f},   {"dpfp3", 1e18f},
+      {"dpfp4", 1e18f},        {"hadamard", 1e18f}, {"taylor2", 1e18f}, {"favor", 1e35f}};
   mixer_testing::OnEveryTarget([&] {
     for (const FeatureMap* map : AllFeatureMaps()) {
       const auto limit = limits.find(std::string(map->name()));

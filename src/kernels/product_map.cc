@@ -39,6 +39,9 @@ void ForEachDpfpPart(int64_t K, int64_t nu, const Run& run) {
   }
 }
 
+// hadamard: features of K numbers; a last one without a partner stays as it is.
+constexpr int64_t HadamardFeatures(int64_t K) { return (K + 1) / 2; }
+
 // taylor2: the weights of x_i, x_i x_j and x_i^2, with which phi(q).phi(k) = 1 + a + a^2/2.
 struct TaylorWeights {
   double linear, product, square;
@@ -95,6 +98,27 @@ void DpfpBackward(const float* x, const float* d_y, int64_t rows, int64_t K, int
     });
 }
 
+void HadamardForward(const float* x, int64_t rows, int64_t K, float* y) {
+  const int64_t F = HadamardFeatures(K);
+  for (int64_t row = 0; row < rows; ++row, x += K, y += F) {
+    y[F - 1] = x[F - 1];
+    ForEachVector(K - F, [=](auto load, auto store, int64_t i)
+                             HWY_ATTR { store(hn::Mul(load(x + i), load(x + F + i)), y + i); });
+  }
+}
+
+void HadamardBackward(const float* x, const float* d_y, int64_t rows, int64_t K, float* d_x) {
+  const int64_t F = HadamardFeatures(K);
+  for (int64_t row = 0; row < rows; ++row, x += K, d_y += F, d_x += K) {
+    d_x[F - 1] = d_y[F - 1];
+    ForEachVector(K - F, [=](auto load, auto store, int64_t i) HWY_ATTR {
+      const auto first = load(x + i), second = load(x + F + i), d = load(d_y + i);
+      store(hn::Mul(second, d), d_x + i);
+      store(hn::Mul(first, d), d_x + F + i);
+    });
+  }
+}
+
 void Taylor2Forward(const float* x, int64_t rows, int64_t K, float* y) {
   const TaylorWeights weights(K);
   for (int64_t row = 0; row < rows; ++row, x += K) {
@@ -143,6 +167,8 @@ namespace {
 
 HWY_EXPORT(DpfpForward);
 HWY_EXPORT(DpfpBackward);
+HWY_EXPORT(HadamardForward);
+HWY_EXPORT(HadamardBackward);
 HWY_EXPORT(Taylor2Forward);
 HWY_EXPORT(Taylor2Backward);
 
@@ -195,6 +221,20 @@ RowFunctions Dpfp(std::string_view name) {
       .backward_row = DpfpBackwardRow<nu>};
 }
 
+void HadamardRow(const double* x, int64_t K, double* y) {
+  const int64_t F = HadamardFeatures(K);
+  for (int64_t i = 0; i < F; ++i) y[i] = x[i] * (F + i < K ? x[F + i] : 1);
+}
+
+void HadamardBackwardRow(const double* x, const double*, const double* d_y, int64_t K,
+                         double* d_x) {
+  const int64_t F = HadamardFeatures(K);
+  for (int64_t i = 0; i < F; ++i) {
+    d_x[i] = d_y[i] * (F + i < K ? x[F + i] : 1);
+    if (F + i < K) d_x[F + i] = d_y[i] * x[i];
+  }
+}
+
 void Taylor2Row(const double* x, int64_t K, double* y) {
   const TaylorWeights weights(K);
   *y++ = 1;
@@ -220,7 +260,23 @@ void Taylor2BackwardRow(const double* x, const double*, const double* d_y, int64
 }  // namespace
 
 std::span<const FeatureMap* const> ProductMaps() {
-  static const RowMap dpfp(Dpfp<1>("dpfp")), dpfp2(Dpfp<2>("dpfp2")), dpfp3(Dpfp<3>("dpfp3"));
+  static const RowMap dpfp(Dpfp<1>("dpfp")), dpfp2(Dpfp<2>("dpfp2")), dpfp3(Dpfp<3>("dpfp3")),
+      dpfp4(Dpfp<4>("dpfp4"));
+  static const RowMap hadamard(
+      {.name = "hadamard",
+       .features = HadamardFeatures,
+       .forward =
+           [](const float* x, int64_t rows, int64_t K, float* y) {
+             HWY_DYNAMIC_DISPATCH(HadamardForward)
+             (x, rows, K, y);
+           },
+       .backward =
+           [](const float* x, const float*, const float* d_y, int64_t rows, int64_t K, float* d_x) {
+             HWY_DYNAMIC_DISPATCH(HadamardBackward)
+             (x, d_y, rows, K, d_x);
+           },
+       .forward_row = HadamardRow,
+       .backward_row = HadamardBackwardRow});
   static const RowMap taylor2(
       {.name = "taylor2",
        .features = [](int64_t K) { return 1 + K + K * (K + 1) / 2; },
@@ -236,7 +292,7 @@ std::span<const FeatureMap* const> ProductMaps() {
            },
        .forward_row = Taylor2Row,
        .backward_row = Taylor2BackwardRow});
-  static const FeatureMap* const maps[] = {&dpfp, &dpfp2, &dpfp3, &taylor2};
+  static const FeatureMap* const maps[] = {&dpfp, &dpfp2, &dpfp3, &dpfp4, &taylor2, &hadamard};
   return maps;
 }
 

@@ -38,6 +38,7 @@ void VisitFields(Config& c, Visit&& visit) {
   visit("feature_map", c.feature_map);
   visit("attn_eps", c.attn_eps);
   visit("attn_normalise", c.attn_normalise);
+  visit("map_dim", c.map_dim);
   visit("pre_norm", c.pre_norm);
   visit("norm_eps", c.norm_eps);
   visit("activation", c.activation);
@@ -156,6 +157,7 @@ void CheckStateLayers(const ModelConfig& c) {
   Check(c.gate_divisor > 0 && c.gate_divisor < 1e9, "config",
         "gate_divisor must be above 0, but is {}", c.gate_divisor);
   CheckChoice("decay_schedule", c.decay_schedule, {"own", "lightning"});
+  CheckRange("map_dim", c.map_dim, 0, 1 << 13);
   CheckRange("features", c.features, 0, 1 << 16);
   CheckRange("feature_seed", c.feature_seed, 0, INT64_MAX);
 }

@@ -25,8 +25,11 @@ struct ModelConfig {
   bool causal = true;                // false: bidirectional encoder
   std::string feature_map = "elu1";  // linear
   double attn_eps = 1e-6;            // linear
-  bool attn_normalise = true;  // linear, performer; false: no division, but scale F^-1/2 (F features)
-  bool pre_norm = true;              // false: post-norm
+  bool attn_normalise =
+      true;              // linear, performer; false: no division, but scale F^-1/2 (F features)
+  int64_t map_dim = 0;   // linear: a learned matrix [map_dim, head_dim] maps each head of q and k
+                         // before feature_map; 0: none (hedgehog: head_dim)
+  bool pre_norm = true;  // false: post-norm
   double norm_eps = 1e-5;
   std::string activation = "gelu";  // "gelu" (exact, erf) | "relu"
   double dropout = 0;
@@ -43,11 +46,11 @@ struct ModelConfig {
   std::string output_gate =
       "auto";                    // times g sigmoid(g): "swish" | "sigmoid" | "none"; g = g_proj x
   std::string qk_norm = "auto";  // "l2" | "none"; mixers without a normaliser
-  bool negative_eigenvalues = false;         // delta rule: beta in (0,2), not (0,1)
-  int64_t gate_rank = 0;                     // of low-rank gates; 0: 16 (gla), value_dim (kda)
-  double gate_divisor = 16;                  // of logsigmoid gates (gla, simple_gla)
+  bool negative_eigenvalues = false;   // delta rule: beta in (0,2), not (0,1)
+  int64_t gate_rank = 0;               // of low-rank gates; 0: 16 (gla), value_dim (kda)
+  double gate_divisor = 16;            // of logsigmoid gates (gla, simple_gla)
   std::string decay_schedule = "own";  // of mixers with fixed decays: the mixer's own | "lightning"
-  int64_t features = 0;                      // random features a head (performer); 0: by head_dim
+  int64_t features = 0;                // random features a head (performer); 0: by head_dim
   int64_t feature_seed = 0;
 
   // Layers of cache mixers.

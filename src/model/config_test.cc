@@ -73,7 +73,7 @@ TEST(ConfigTest, JsonRoundTripKeepsEveryField) {
   ModelConfig c = NamedConfig("mnist");
   c.mixers = {"linear", "softmax"};
   c.dropout = 0.1, c.attn_eps = 1e-10, c.pre_norm = false, c.value_heads = 16, c.mixtures = 5;
-  c.activation = "relu", c.feature_map = "relu";
+  c.activation = "relu", c.feature_map = "relu", c.attn_normalise = false, c.map_dim = 12;
   c.conv_size = 0, c.output_norm = "none", c.output_gate = "swish", c.qk_norm = "l2";
   c.negative_eigenvalues = true, c.gate_rank = 3, c.gate_divisor = 2, c.features = 7;
   c.decay_schedule = "lightning", c.attn_heads = 4, c.attn_head_dim = 6, c.kv_heads = 2;
@@ -82,7 +82,7 @@ TEST(ConfigTest, JsonRoundTripKeepsEveryField) {
   c.lsh_seed = 8, c.feature_seed = 9;
   c.classes = 2, c.class_names = {"cat", "dog"};
   const Json json = ToJson(c);
-  EXPECT_EQ(json.size(), 52u);
+  EXPECT_EQ(json.size(), 53u);
   EXPECT_EQ(ToJson(ConfigFromJson(Json::parse(json.dump()))), json);
 }
 

@@ -99,10 +99,16 @@ class Tensors {
   std::map<std::string, size_t> by_name_;  // which file has it
 };
 
-// Where a tensor of ours comes from.
+// A tensor of fla, times `factor`.
+struct Part {
+  std::string name;
+  std::vector<int64_t> shape;
+  float factor = 1;
+};
+
+// Where a tensor of ours comes from: parts one behind the other, then `fill`.
 struct Source {
-  std::string name;            // fla's; empty: all elements are `fill`
-  std::vector<int64_t> shape;  // fla's
+  std::vector<Part> parts;
   float fill = 0;
 };
 
@@ -121,7 +127,10 @@ class Converter {
     model.metadata["source"] = "flash-linear-attention " + fla_.model_type;
     for (const auto& [spec, source] : sources_) {
       std::vector<float>& values = model.tensors[spec.name];
-      if (!source.name.empty()) values = tensors_.Floats(source.name);
+      values.reserve(ElementsOf(spec));
+      for (const Part& part : source.parts) {
+        for (const float x : tensors_.Floats(part.name)) values.push_back(part.factor * x);
+      }
       if (spec.name == "embed.weight") AddStartToken(values);
       values.resize(ElementsOf(spec), source.fill);
     }
@@ -133,17 +142,18 @@ class Converter {
   Source SourceOf(const ParameterSpec& spec) const {
     const std::string& name = spec.name;
     if (name == "embed.weight")
-      return {"model.embeddings.weight", {fla_.model.vocab, fla_.model.dim}};
-    if (name == "head.weight") return {"lm_head.weight", spec.shape};
-    if (name == "head.bias") return {"", {}, 0};
-    if (name.ends_with("_conv1d.weight") && !fla_.has_conv) return {"", {}, 1};
+      return {{{"model.embeddings.weight", {fla_.model.vocab, fla_.model.dim}}}};
+    if (name == "head.weight") return {{{"lm_head.weight", spec.shape}}};
+    if (name == "head.bias") return {};
+    if (name.ends_with("_conv1d.weight") && !fla_.has_conv) return {.parts = {}, .fill = 1};
     if (name.ends_with(".attn.o_norm.weight")) return HeadNorm(spec);
-    return {"model." + name, spec.shape};
+    if (name.find(".attn.feature_map_") != name.npos) return LearnedMap(spec);
+    return {{{"model." + name, spec.shape}}};
   }
 
   // RMSNorm of each head, which every layer calls by another name.
   Source HeadNorm(const ParameterSpec& spec) const {
-    if (!fla_.has_o_norm) return {"", {}, 1};
+    if (!fla_.has_o_norm) return {.parts = {}, .fill = 1};
     const std::string attn = "model." + spec.name.substr(0, spec.name.rfind("o_norm"));
     std::string name = "o_norm.weight";
     if (fla_.model_type == "linear_attn") name = "norm.weight";
@@ -151,22 +161,45 @@ class Converter {
       name = "g_norm_swish_gate.weight";
       if (tensors_.Has(attn + "g_norm.weight")) name = "g_norm.weight";
     }
-    return {attn + name, spec.shape};
+    return {{{attn + name, spec.shape}}};
+  }
+
+  // feature_map_q or _k of linear_attn, of which one may be absent if they are one and the same.
+  Source LearnedMap(const ParameterSpec& spec) const {
+    const size_t dot = spec.name.rfind('.');
+    const std::string tensor = spec.name.substr(dot);  // ".weight" or ".bias"
+    const bool product = fla_.feature_map == "elementwise_product";
+    std::string map = "model." + spec.name.substr(0, dot);
+    const auto layer = [&](const char* name) { return map + name + tensor; };
+    if (fla_.tied_maps && !tensors_.Has(layer(product ? ".layer1" : ".layer")))
+      map.back() = map.back() == 'q' ? 'k' : 'q';
+    std::vector<int64_t> shape = spec.shape;
+    if (fla_.feature_map == "t2r" && tensor == ".bias") return {};
+    if (fla_.feature_map == "t2r") return {{{layer(".layer"), shape}}};
+    shape[0] /= 2;
+    if (product) return {{{layer(".layer1"), shape}, {layer(".layer2"), shape}}};
+    return {{{layer(".layer"), shape, 2}, {layer(".layer"), shape, -2}}};  // softmax of [2y, -2y]
+  }
+
+  std::vector<Part> AllParts() const {
+    std::vector<Part> parts;
+    for (const auto& [spec, source] : sources_)
+      parts.insert(parts.end(), source.parts.begin(), source.parts.end());
+    return parts;
   }
 
   void CheckTensors() const {
     std::vector<std::string> missing, unlike, surplus;
     std::set<std::string> known;
     if (fla_.model.tied) known.insert("lm_head.weight");
-    for (const auto& [spec, source] : sources_) {
-      if (source.name.empty()) continue;
-      known.insert(source.name);
-      const std::string shape = ShapeString(source.shape);
-      if (!tensors_.Has(source.name)) {
-        missing.push_back(source.name + " " + shape);
-      } else if (const StoredTensor& t = tensors_.Get(source.name); t.shape != source.shape) {
+    for (const Part& part : AllParts()) {
+      if (!known.insert(part.name).second) continue;  // named twice, checked once
+      const std::string shape = ShapeString(part.shape);
+      if (!tensors_.Has(part.name)) {
+        missing.push_back(part.name + " " + shape);
+      } else if (const StoredTensor& t = tensors_.Get(part.name); t.shape != part.shape) {
         unlike.push_back(
-            fmt::format("{} must be {}, but is {}", source.name, shape, t.ShapeString()));
+            fmt::format("{} must be {}, but is {}", part.name, shape, t.ShapeString()));
       }
     }
     for (const auto& [name, file] : tensors_.names()) {
@@ -211,8 +244,7 @@ class Converter {
 
   DType Storage() const {
     std::set<DType> types;
-    for (const auto& [spec, source] : sources_)
-      if (!source.name.empty()) types.insert(tensors_.Get(source.name).dtype);
+    for (const Part& part : AllParts()) types.insert(tensors_.Get(part.name).dtype);
     const bool narrow = types.size() == 1 && SizeOf(*types.begin()) == 2;
     return narrow ? *types.begin() : DType::kF32;
   }

@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "kernels/feature_map.h"
 
 namespace linattn {
 namespace {
@@ -149,27 +150,48 @@ void ReadConvolution(Fields& f, FlaConfig& fla) {
   fla.model.negative_eigenvalues = f.Flag("allow_neg_eigval", false);
 }
 
+// fla's map, ours, and the channels of the learned linear map before it, in heads' channels.
+struct Map {
+  const char *name, *ours;
+  int64_t widened;
+};
+constexpr Map kMaps[] = {{"elementwise_product", "hadamard", 2},
+                         {"hedgehog", "exp", 2},
+                         {"t2r", "relu", 1},
+                         {"dpfp", "dpfp4", 0},
+                         {"elu", "elu1", 0},
+                         {"relu", "relu", 0},
+                         {"identity", "identity", 0}};
+
+void ReadFeatureMap(Fields& f, FlaConfig& fla) {
+  fla.feature_map = f.Text("feature_map", kMaps[0].name);
+  fla.tied_maps = f.Flag("tie_feature_map_qk", false);
+  std::vector<std::string_view> known;
+  for (const Map& map : kMaps) {
+    known.push_back(map.name);
+    if (fla.feature_map != map.name) continue;
+    fla.model.feature_map = map.ours;
+    fla.model.map_dim = map.widened * fla.model.head_dim;
+    return;
+  }
+  Fail(kWhere, "{}feature_map must be one of {}, but is '{}'", f.at(), fmt::join(known, ", "),
+       Printable(fla.feature_map));
+}
+
 void ReadLinearAttn(Fields& f, FlaConfig& fla) {
   ModelConfig& c = fla.model;
   ReadHeads(f, fla, 4, 1);
   RefuseSharedKeys(f, c.heads);
-  const std::pair<const char*, const char*> maps[] = {
-      {"elu", "elu1"}, {"relu", "relu"}, {"identity", "identity"}};
-  const std::string map = f.Text("feature_map", "elementwise_product");
-  const auto* found = std::find_if(std::begin(maps), std::end(maps),
-                                   [&](const auto& known) { return map == known.first; });
-  Check(found != std::end(maps), kWhere,
-        "{}feature_map must be elu, relu or identity (nothing else is supported), but is '{}'",
-        f.at(), Printable(map));
-  c.feature_map = found->second;
-  f.Flag("tie_feature_map_qk", false);  // these maps have no weights
+  ReadFeatureMap(f, fla);
   f.MustBe("norm_q", {false});
   f.MustBe("norm_k", {false});
   f.MustBe("output_norm", {"rmsnorm"});
   fla.has_o_norm = f.Flag("elementwise_affine", true);
   c.attn_normalise = f.Flag("norm_feature_map", false);
-  // fla divides by scale q.z + 1e-10 with scale K^-1/2, this program by q.z + attn_eps.
-  c.attn_eps = 1e-10 * std::sqrt(static_cast<double>(c.head_dim));
+  // fla divides by scale q.z + 1e-10, scale = F^-1/2 of F features, this program by q.z + attn_eps.
+  const int64_t mapped = c.map_dim > 0 ? c.map_dim : c.head_dim;
+  const int64_t features = FeatureMapByName(c.feature_map).Features(mapped);
+  c.attn_eps = 1e-10 * std::sqrt(static_cast<double>(features));
   c.conv_size = 0, c.output_gate = "none";
 }
 

@@ -17,6 +17,8 @@ struct FlaConfig {
   ModelConfig model;
   bool has_conv = true;      // false with conv_size 1: silu alone, a convolution whose taps are 1
   bool has_o_norm = true;    // false: the heads' RMSNorm has no weight (elementwise_affine)
+  std::string feature_map;   // linear_attn: fla's name
+  bool tied_maps = false;    // linear_attn: q and k may share one learned map
   int64_t start_token = -1;  // what sequences begin with: bos, or else eos; -1: neither is given
   std::vector<std::string> ignored;  // fields that nobody here knows
 };

@@ -59,7 +59,8 @@ void PlanState(const ModelConfig& c, LayerPlan& p) {
   const bool automatic = c.block == "modern" || !mixer.normalised;
   p.output_norm = c.output_norm == "rms" || (c.output_norm == "auto" && automatic);
   const std::string map = FeatureMapOf(c, mixer);
-  p.learned_maps = map == "hedgehog";
+  if (mixer.normalised && map != "favor") p.map_dim = c.map_dim;
+  if (map == "hedgehog" && p.map_dim == 0) p.map_dim = c.head_dim;
   if (map == "favor") p.features = c.features > 0 ? c.features : DefaultFavorFeatures(c.head_dim);
   if (mixer.fixed_decay) p.rope_theta = c.rope_theta;
 }
@@ -110,7 +111,7 @@ MixerDims StateDimsOf(const ModelConfig& c, int64_t layer) {
   const LayerPlan p = PlanLayer(c, layer);
   MixerDims d;
   d.B = d.T = d.S = d.N = 1;
-  d.H = p.heads, d.HV = p.value_heads, d.K = p.head_dim, d.V = p.value_dim;
+  d.H = p.heads, d.HV = p.value_heads, d.K = p.mixed_dim(), d.V = p.value_dim;
   d.F = p.features > 0 ? p.features : d.K;
   if (p.state() && p.features == 0) d.F = FeatureMapByName(FeatureMapOf(c, *p.mixer)).Features(d.K);
   return d;

@@ -41,14 +41,16 @@ struct LayerPlan {
   OutputGate output_gate = OutputGate::kNone;
   int64_t gate_rank = 0;  // 0: one full matrix
   bool output_norm = false;
-  bool learned_maps = false;  // a linear map before the feature map (hedgehog)
-  int64_t features = 0;       // random ones, which the model keeps
+  int64_t map_dim =
+      0;  // channels behind a learned linear map, before the feature map; 0: no such map
+  int64_t features = 0;  // random ones, which the model keeps
   double rope_theta = 0;
 
   bool state() const { return mixer->family == Family::kState; }
   bool beta() const { return mixer->write == Write::kDelta; }
   int64_t key_heads() const { return state() ? heads : value_heads; }
   int64_t output_heads() const { return state() ? value_heads : heads; }
+  int64_t mixed_dim() const { return map_dim > 0 ? map_dim : head_dim; }  // K, to the mixer
   int64_t query_channels() const { return heads * head_dim; }
   int64_t key_channels() const {  // of k_proj; 0: q is k
     return mixer->shared_qk ? 0 : key_heads() * head_dim;

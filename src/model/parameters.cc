@@ -81,9 +81,9 @@ void AddAttention(Lister to, const LayerPlan& p, const ModelConfig& c) {
     if (p.key_channels() > 0) to.Add("k_conv1d.weight", {p.key_channels(), 1, p.conv_size});
     to.Add("v_conv1d.weight", {p.value_channels(), 1, p.conv_size});
   }
-  if (p.learned_maps) {
-    to.Projection("feature_map_q", p.head_dim, p.head_dim, true);
-    to.Projection("feature_map_k", p.head_dim, p.head_dim, true);
+  if (p.map_dim > 0) {
+    to.Projection("feature_map_q", p.map_dim, p.head_dim, true);
+    to.Projection("feature_map_k", p.map_dim, p.head_dim, true);
   }
   if (p.output_norm) to.Add("o_norm.weight", {p.value_dim});
 }

@@ -39,6 +39,13 @@ Tensor InitialDtBias(int64_t n) {
   return dt + at::log(-at::expm1(-dt));
 }
 
+// A learned feature map begins as [I], or [I; -I; ...] if it gives more channels.
+Tensor InitialMap(int64_t out, int64_t in) {
+  const Tensor rows = at::arange(out, at::kLong);
+  const Tensor sign = 1 - 2 * rows.floor_divide(in).remainder(2);
+  return at::eye(in).index_select(0, rows.remainder(in)) * sign.unsqueeze(1);
+}
+
 }  // namespace
 
 Tensor Places(int64_t T, const Tensor& mask) {
@@ -85,10 +92,10 @@ Attention::Attention(const ModelConfig& c, int64_t layer)
     if (p.key_channels() > 0) k_conv_ = filter("k_conv1d", p.key_channels());
     v_conv_ = filter("v_conv1d", p.value_channels());
   }
-  if (p.learned_maps) {
+  if (p.map_dim > 0) {
     const auto map = [&](const char* name) {
-      const auto made = std::make_shared<Projection>(p.head_dim, p.head_dim, 0.0, true);
-      made->weight.set_data(at::eye(p.head_dim));
+      const auto made = std::make_shared<Projection>(p.head_dim, p.map_dim, 0.0, true);
+      made->weight.set_data(InitialMap(p.map_dim, p.head_dim));
       return register_module(name, made);
     };
     feature_map_q_ = map("feature_map_q"), feature_map_k_ = map("feature_map_k");
@@ -166,7 +173,7 @@ Attention::Heads Attention::ByHead(const Tensor& qkv, const Pass& pass) const {
   const auto parts = x.split_with_sizes({p.query_channels(), keys, p.value_channels()}, -1);
   Heads heads{ByHeads(parts[0], p.heads), {}, ByHeads(parts[2], p.value_heads)};
   if (keys > 0) heads.k = ByHeads(parts[1], p.key_heads());
-  if (p.learned_maps) {
+  if (p.map_dim > 0) {
     heads.q = feature_map_q_->Forward(heads.q);
     heads.k = feature_map_k_->Forward(heads.k);
   }

@@ -66,6 +66,9 @@ TEST(BlockTest, OptionsOfBlocksMatchFloat64) {
   with("retention", "modern", [](auto& c) { c.decay_schedule = "lightning", c.conv_size = 1; });
   with("linear", "modern", [](auto& c) { c.feature_map = "hedgehog"; });
   with("linear", "classic", [](auto& c) { c.feature_map = "taylor2"; });
+  with("linear", "modern", [](auto& c) { c.feature_map = "exp", c.map_dim = 7; });
+  with("linear", "modern",
+       [](auto& c) { c.feature_map = "hadamard", c.map_dim = 8, c.attn_normalise = false; });
   with("performer", "classic", [](auto& c) { c.features = 24; });
   with("softmax", "modern", [](auto& c) { c.heads = c.value_heads = 4, c.kv_heads = 2; });
   ModelConfig encoder = Of("linear,softmax", "modern");

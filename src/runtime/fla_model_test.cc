@@ -74,7 +74,9 @@ TEST_P(FlaModelTest, StartTokenIsBos) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Checkpoints, FlaModelTest,
-                         ::testing::Values("linear_attn", "linear_attn_normalised", "gla",
+                         ::testing::Values("linear_attn", "linear_attn_normalised",
+                                           "linear_attn_elementwise_product", "linear_attn_t2r",
+                                           "linear_attn_dpfp", "linear_attn_hedgehog", "gla",
                                            "gla_conv", "delta_net", "delta_net_no_conv",
                                            "gated_deltanet", "kda", "kda_grouped", "hybrid"),
                          [](const auto& info) { return std::string(info.param); });

@@ -61,9 +61,9 @@ RowLayout::RowLayout(const LayerPlan& p) {
   product = width;
   if (logits && p.decay_rank > 0) decay = take(p.decay_channels());
   if (gated && p.gate_rank > 0) gate = take(p.output_channels());
-  if (p.learned_maps) {
-    q = take(p.query_channels());
-    k = take(p.key_channels());
+  if (p.map_dim > 0) {
+    q = take(p.heads * p.map_dim);
+    k = take(p.key_heads() * p.map_dim);
   }
 }
 
@@ -117,7 +117,7 @@ void PackedLayer::PackAttention(const ModelTensors& tensors, const std::string& 
     in.push_back(attn + (p.gate_rank > 0 ? "g_proj.0" : "g_proj"));
   in_ = PackLinear(tensors, in, dim_);
   out_ = PackLinear(tensors, {attn + "o_proj"}, p.output_channels());
-  if (p.learned_maps) {
+  if (p.map_dim > 0) {
     map_q_ = PackLinear(tensors, {attn + "feature_map_q"}, p.head_dim);
     map_k_ = PackLinear(tensors, {attn + "feature_map_k"}, p.head_dim);
   }
@@ -169,7 +169,7 @@ PackedLayer::Views PackedLayer::Before(const LayerRows& r) const {
     qkv.stride = {r.T * width, width, 1};
     ShortConvForward({conv_.data(), plan_.conv_size, layout_.convolved}, qkv, r.history, qkv);
   }
-  if (plan_.learned_maps) {
+  if (plan_.map_dim > 0) {
     MapHeads(r, map_q_, 0, layout_.q, plan_.heads);
     MapHeads(r, map_k_, plan_.query_channels(), layout_.k, plan_.key_heads());
   }
@@ -196,13 +196,12 @@ void PackedLayer::MakeGates(const LayerRows& r) const {
   if (p.beta()) SigmoidGate(rows(at.beta), r.rows(), p.value_heads, beta_factor_);
 }
 
-// A linear map [K,K] of every head: from the channels at `from` of each row to those at `to`.
+// A linear map [map_dim,K] of every head: from the channels at `from` of each row to those at `to`.
 void PackedLayer::MapHeads(const LayerRows& r, const PackedMatrix& map, int64_t from, int64_t to,
                            int64_t heads) const {
   for (int64_t h = 0; h < heads; ++h) {
-    const int64_t offset = h * plan_.head_dim;
-    MatMul(r.rows(), {r.row + from + offset, layout_.width}, map,
-           {r.row + to + offset, layout_.width});
+    MatMul(r.rows(), {r.row + from + h * plan_.head_dim, layout_.width}, map,
+           {r.row + to + h * plan_.map_dim, layout_.width});
   }
 }
 
@@ -220,8 +219,8 @@ PackedLayer::Views PackedLayer::ViewsOf(const LayerRows& r) const {
   };
   const int64_t width = layout_.width;
   Views views;
-  views.q = view(r.row + layout_.q, width, p.heads, p.head_dim);
-  views.k = view(r.row + layout_.k, width, p.key_heads(), p.head_dim);
+  views.q = view(r.row + layout_.q, width, p.heads, p.mixed_dim());
+  views.k = view(r.row + layout_.k, width, p.key_heads(), p.mixed_dim());
   views.v = view(r.row + layout_.v, width, p.value_heads, p.value_dim);
   views.o = view(r.o, p.output_channels(), p.output_heads(), p.value_dim);
   if (p.beta()) views.beta = scalar(r.row + layout_.beta, width);

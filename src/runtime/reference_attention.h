@@ -32,7 +32,7 @@ class Attention {
     Matrix q = Project(x, "q_proj"), v = Project(x, "v_proj"), k;
     if (p_.key_channels() > 0) k = Project(x, "k_proj");
     if (p_.conv_size > 0) q = Convolved(q, "q"), k = Convolved(k, "k"), v = Convolved(v, "v");
-    if (p_.learned_maps) q = Mapped(q, "feature_map_q"), k = Mapped(k, "feature_map_k");
+    if (p_.map_dim > 0) q = Mapped(q, "feature_map_q"), k = Mapped(k, "feature_map_k");
     if (p_.rope_theta > 0) q = Rotated(q), k = Rotated(k);
     if (p_.key_channels() == 0) k = q;
     return Project(Gated(Mixed(q, k, v, LogDecay(x), Beta(x)), x), "o_proj");
@@ -74,11 +74,11 @@ class Attention {
   // A projection of every head by itself.
   Matrix Mapped(const Matrix& x, const std::string& name) const {
     const size_t K = p_.head_dim;
-    Matrix y = x;
+    Matrix y(x.size());
     for (size_t t = 0; t < x.size(); ++t) {
       for (size_t h = 0; h < x[t].size(); h += K) {
         const Matrix head = Project({Vector(x[t].begin() + h, x[t].begin() + h + K)}, name);
-        std::copy(head[0].begin(), head[0].end(), y[t].begin() + h);
+        y[t].insert(y[t].end(), head[0].begin(), head[0].end());
       }
     }
     return y;
@@ -144,8 +144,8 @@ class Attention {
                  flat_beta = Flat(beta);
     Vector flat_o(T * p_.output_channels()), norm(T * p_.output_heads());
     MixerInputs in;
-    in.q = MakeArray(flat_q.data(), {1, T, p_.heads, p_.head_dim});
-    in.k = MakeArray(flat_k.data(), {1, T, p_.key_heads(), p_.head_dim});
+    in.q = MakeArray(flat_q.data(), {1, T, p_.heads, p_.mixed_dim()});
+    in.k = MakeArray(flat_k.data(), {1, T, p_.key_heads(), p_.mixed_dim()});
     in.v = MakeArray(flat_v.data(), {1, T, p_.value_heads, V});
     if (!g.empty() && p_.decay_channels() == p_.value_heads)
       in.g = MakeArray(flat_g.data(), {1, T, p_.value_heads});
