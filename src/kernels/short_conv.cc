@@ -1,7 +1,6 @@
 #include "kernels/short_conv.h"
 
 #include <algorithm>
-#include <cstring>
 #include <vector>
 
 #include "base/error.h"
@@ -19,8 +18,9 @@
 namespace linattn {
 namespace {
 
-// Channels that one call walks through all tokens: a few cache lines of each row.
-constexpr int64_t kTile = 64;
+// Channels that one call walks through all tokens: enough of each row that its cache lines come in
+// one stream, and few enough that W of them stay in the nearest cache.
+constexpr int64_t kTile = 128;
 constexpr int64_t kMostBefore = ShortConv::kMostWidth - 1;
 
 // Channels [begin, begin + n) of row b.
@@ -37,53 +37,67 @@ namespace linattn {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Keeps the last W-1 rows of [before, x] in history, and what was there in `before`.
+// The W rows of x that token t's sum reads, oldest first: channels [begin, begin + n) of the tile.
+// Before the first token stand the rows of `before`, or zeros.
 template <class X>
-HWY_INLINE void ShiftHistory(const ShortConv& c, const Array& x, const ConvTile& tile,
-                             float* history, float (*before)[kTile]) {
-  const int64_t kept = c.width - 1, T = x.shape[1];
-  for (int64_t i = 0; i < kept; ++i)
-    std::memcpy(before[i], history + i * c.channels, tile.n * sizeof(float));
-  for (int64_t i = 0; i < kept; ++i) {
-    const int64_t t = T - kept + i;  // negative: from before this call
-    float* to = history + i * c.channels;
-    if (t < 0) {
-      std::memcpy(to, before[t + kept], tile.n * sizeof(float));
-      continue;
-    }
-    const X* from = x.At<X>(tile.b, t, tile.begin);
-    for (int64_t k = 0; k < tile.n; k += kLanes)
-      StoreRow(LoadRow(from + k, tile.n - k), to + k, tile.n - k);
+struct Taps {
+  const X* row[ShortConv::kMostWidth];
+};
+
+template <class X>
+HWY_INLINE Taps<X> TapsOf(const Array& x, const ConvTile& tile, int64_t W, int64_t t,
+                          const X (*before)[kTile]) {
+  static constexpr X kZeros[kTile] = {};
+  Taps<X> taps;
+  for (int64_t j = 0; j < W; ++j) {
+    const int64_t s = t - W + 1 + j;
+    taps.row[j] = s >= 0 ? x.At<X>(tile.b, s, tile.begin) : before ? before[s + W - 1] : kZeros;
   }
+  return taps;
 }
 
-// The convolution's sum at channels [k, k + kLanes) of the tile.
+// The sum at channels [k, k + kLanes) of the tile, `left` of them there. w [W,stride].
 template <class X>
-HWY_INLINE FloatVector TapsAt(const ShortConv& c, const Array& x, const ConvTile& tile, int64_t t,
-                              int64_t k, const float (*before)[kTile]) {
-  const int64_t left = tile.n - k;
+HWY_INLINE FloatVector SumOf(const Taps<X>& taps, const float* w, int64_t stride, int64_t W,
+                             int64_t k, int64_t left) {
   auto sum = hn::Zero(FloatTag());
-  for (int64_t j = 0; j < c.width; ++j) {
-    const int64_t s = t - c.width + 1 + j;
-    if (s < 0 && before == nullptr) continue;
-    const auto value = s < 0 ? LoadRow(before[s + c.width - 1] + k, left)
-                             : LoadRow(x.At<X>(tile.b, s, tile.begin) + k, left);
-    sum = hn::MulAdd(LoadRow(c.weight + j * c.channels + tile.begin + k, left), value, sum);
-  }
+  for (int64_t j = 0; j < W; ++j)
+    sum = hn::MulAdd(LoadRow(w + j * stride + k, left), LoadRow(taps.row[j] + k, left), sum);
   return sum;
 }
 
-// From the last token to the first, so that y may be x.
 template <class X>
+HWY_INLINE void CopyRow(const float* from, int64_t n, X* to) {
+  for (int64_t k = 0; k < n; k += kLanes) StoreRow(LoadRow(from + k, n - k), to + k, n - k);
+}
+
+// Keeps the last W-1 rows of [before, x] in history, and what was there in `before`.
+template <class X>
+HWY_INLINE void ShiftHistory(const ShortConv& c, const Array& x, const ConvTile& tile,
+                             float* history, X (*before)[kTile]) {
+  const int64_t kept = c.width - 1, T = x.shape[1], n = tile.n;
+  for (int64_t i = 0; i < kept; ++i) CopyRow(history + i * c.channels, n, before[i]);
+  for (int64_t i = 0; i < kept; ++i) {
+    const int64_t t = T - kept + i;  // negative: from before this call
+    const X* from = t < 0 ? before[t + kept] : x.At<X>(tile.b, t, tile.begin);
+    float* to = history + i * c.channels;
+    for (int64_t k = 0; k < n; k += kLanes) StoreRow(LoadRow(from + k, n - k), to + k, n - k);
+  }
+}
+
+// From the last token to the first, so that y may be x. kWidth: that of conv, or 0 for any.
+template <int64_t kWidth, class X>
 HWY_INLINE void ForwardTile(const ShortConv& c, const Array& x, float* history, const Array& y,
                             const ConvTile& tile) {
-  HWY_ALIGN float before[kMostBefore][kTile];
+  const int64_t W = kWidth > 0 ? kWidth : c.width, n = tile.n;
+  HWY_ALIGN X before[kMostBefore][kTile];
   if (history != nullptr) ShiftHistory<X>(c, x, tile, history + tile.begin, before);
   for (int64_t t = x.shape[1] - 1; t >= 0; --t) {
+    const Taps<X> taps = TapsOf<X>(x, tile, W, t, history ? before : nullptr);
     X* out = y.At<X>(tile.b, t, tile.begin);
-    for (int64_t k = 0; k < tile.n; k += kLanes) {
-      const auto sum = TapsAt<X>(c, x, tile, t, k, history ? before : nullptr);
-      StoreRow(Silu(sum), out + k, tile.n - k);
+    for (int64_t k = 0; k < n; k += kLanes) {
+      const auto sum = SumOf(taps, c.weight + tile.begin, c.channels, W, k, n - k);
+      StoreRow(Silu(sum), out + k, n - k);
     }
   }
 }
@@ -91,42 +105,68 @@ HWY_INLINE void ForwardTile(const ShortConv& c, const Array& x, float* history, 
 // With p the sums of forward, d_p = d_y silu'(p):
 //   d_x_t = sum_i w_{W-1-i} d_p_{t+i},  d_w_j += d_p_t x_{t-W+1+j}
 // From the last token to the first: d_p of the W-1 tokens behind t are kept in a ring.
-template <class X>
+template <int64_t kWidth, class X>
 HWY_INLINE void BackwardTile(const ShortConv& c, const ShortConvGradients& g, const ConvTile& tile,
                              float* d_weight) {
-  const int64_t T = g.x.shape[1], W = c.width;
+  const int64_t W = kWidth > 0 ? kWidth : c.width, n = tile.n;
+  const float* w = c.weight + tile.begin;
   HWY_ALIGN float ring[ShortConv::kMostWidth][kTile];
-  for (int64_t t = T - 1; t >= 0; --t) {
-    for (int64_t k = 0; k < tile.n; k += kLanes) {
-      const int64_t left = tile.n - k;
-      const auto p = TapsAt<X>(c, g.x, tile, t, k, nullptr), s = Sigmoid(p);
-      const auto d_y = LoadRow(g.d_y.At<X>(tile.b, t, tile.begin) + k, left);
-      const auto d_p = hn::Mul(d_y, SiluDerivative(p, s));
-      StoreRow(d_p, ring[t % W] + k, left);
-      auto d_x = hn::Zero(FloatTag());
-      for (int64_t i = 0; i < std::min(W, T - t); ++i)
-        d_x = hn::MulAdd(LoadRow(c.weight + (W - 1 - i) * c.channels + tile.begin + k, left),
-                         LoadRow(ring[(t + i) % W] + k, left), d_x);
-      for (int64_t j = std::max<int64_t>(0, W - 1 - t); j < W; ++j) {
-        float* sum = d_weight + j * c.channels + tile.begin + k;
-        const auto value = LoadRow(g.x.At<X>(tile.b, t - W + 1 + j, tile.begin) + k, left);
-        StoreRow(hn::MulAdd(d_p, value, LoadRow(sum, left)), sum, left);
+  HWY_ALIGN float sums[ShortConv::kMostWidth][kTile];  // of d_w
+  std::fill_n(ring[0], W * kTile, 0.0f);
+  std::fill_n(sums[0], W * kTile, 0.0f);
+  for (int64_t t = g.x.shape[1] - 1; t >= 0; --t) {
+    const Taps<X> taps = TapsOf<X>(g.x, tile, W, t, nullptr);
+    const float* d_p_at[ShortConv::kMostWidth];  // of tokens t, t+1, ...; zeros behind the last
+    for (int64_t i = 0; i < W; ++i) d_p_at[i] = ring[(t + i) % W];
+    const X* d_y = g.d_y.At<X>(tile.b, t, tile.begin);
+    X* d_x = g.d_x.At<X>(tile.b, t, tile.begin);
+    for (int64_t k = 0; k < n; k += kLanes) {
+      const int64_t left = n - k;
+      const auto p = SumOf(taps, w, c.channels, W, k, left);
+      const auto d_p = hn::Mul(LoadRow(d_y + k, left), SiluDerivative(p, Sigmoid(p)));
+      hn::Store(d_p, FloatTag(), ring[t % W] + k);
+      auto sum = hn::Zero(FloatTag());
+      for (int64_t i = 0; i < W; ++i)
+        sum = hn::MulAdd(LoadRow(w + (W - 1 - i) * c.channels + k, left),
+                         hn::Load(FloatTag(), d_p_at[i] + k), sum);
+      StoreRow(sum, d_x + k, left);
+      for (int64_t j = 0; j < W; ++j) {
+        float* to = sums[j] + k;
+        const auto old = hn::Load(FloatTag(), to);
+        hn::Store(hn::MulAdd(d_p, LoadRow(taps.row[j] + k, left), old), FloatTag(), to);
       }
-      StoreRow(d_x, g.d_x.At<X>(tile.b, t, tile.begin) + k, left);
     }
   }
+  for (int64_t j = 0; j < W; ++j) CopyRow(sums[j], n, d_weight + j * c.channels + tile.begin);
+}
+
+// The usual width has its loops unrolled.
+constexpr int64_t kUsual = 4;
+
+template <class X>
+HWY_INLINE void Forward(const ShortConv& c, const Array& x, float* history, const Array& y,
+                        const ConvTile& tile) {
+  c.width == kUsual ? ForwardTile<kUsual, X>(c, x, history, y, tile)
+                    : ForwardTile<0, X>(c, x, history, y, tile);
+}
+
+template <class X>
+HWY_INLINE void Backward(const ShortConv& c, const ShortConvGradients& g, const ConvTile& tile,
+                         float* d_weight) {
+  c.width == kUsual ? BackwardTile<kUsual, X>(c, g, tile, d_weight)
+                    : BackwardTile<0, X>(c, g, tile, d_weight);
 }
 
 void ConvForward(const ShortConv& c, const Array& x, float* history, const Array& y,
                  const ConvTile& tile) {
-  x.dtype == DType::kBF16 ? ForwardTile<BF16>(c, x, history, y, tile)
-                          : ForwardTile<float>(c, x, history, y, tile);
+  x.dtype == DType::kBF16 ? Forward<BF16>(c, x, history, y, tile)
+                          : Forward<float>(c, x, history, y, tile);
 }
 
 void ConvBackward(const ShortConv& c, const ShortConvGradients& g, const ConvTile& tile,
                   float* d_weight) {
-  g.x.dtype == DType::kBF16 ? BackwardTile<BF16>(c, g, tile, d_weight)
-                            : BackwardTile<float>(c, g, tile, d_weight);
+  g.x.dtype == DType::kBF16 ? Backward<BF16>(c, g, tile, d_weight)
+                            : Backward<float>(c, g, tile, d_weight);
 }
 
 }  // namespace HWY_NAMESPACE
