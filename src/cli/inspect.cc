@@ -67,9 +67,10 @@ void PrintText(const std::string& path, const ModelFile& file,
   const std::vector<std::string>& names = c.class_names;
   for (size_t i = 0; i < names.size(); ++i) text += (i ? ", " : ": ") + names[i];
   text +=
-      fmt::format("\n{}, {}-norm, dim {}, {} heads of {}, MLP {} ({}), head {}{}\n",
-                  c.causal ? "causal" : "bidirectional", c.pre_norm ? "pre" : "post", c.dim,
-                  c.heads, c.head_dim, c.mlp_dim, c.activation, c.head, c.tied ? " (tied)" : "");
+      fmt::format("\n{}, {} blocks, {}-norm, dim {}, {} heads of {}, MLP {} ({}), head {}{}\n",
+                  c.causal ? "causal" : "bidirectional", c.block, c.pre_norm ? "pre" : "post",
+                  c.dim, c.heads, c.head_dim, c.mlp_dim,
+                  c.block == "modern" ? "SwiGLU" : c.activation, c.head, c.tied ? " (tied)" : "");
   text += "layer  mixer       parameters  state bytes a sequence\n";
   for (size_t i = 0; i < layers.size(); ++i) {
     text += fmt::format("{:>5}  {:<10}  {:>10}  {:>22}\n", i, layers[i].mixer, layers[i].parameters,

@@ -20,7 +20,7 @@ namespace linattn {
 namespace {
 
 struct TrainFlags {
-  std::string config, mixer, dtype, data, out, resume;
+  std::string config, mixer, block, dtype, data, out, resume;
   std::vector<std::string> sets;
   int64_t steps = 0, batch = 0, seed = 0;
   double minutes = 0, lr = 0;
@@ -78,6 +78,7 @@ std::vector<std::string> Overrides(const CLI::App& app, const TrainFlags& flags)
     if (app.count(flag) > 0) sets.push_back(fmt::format("{}={}", key, value));
   };
   add("--mixer", "model.mixer", flags.mixer);
+  add("--block", "model.block", flags.block);
   add("--minutes", "train.minutes", flags.minutes);  // before --steps: both may be given
   add("--steps", "train.steps", flags.steps);
   add("--batch", "train.batch", flags.batch);
@@ -99,6 +100,8 @@ void AddTrain(CLI::App& app, TrainFlags& flags) {
       ->allow_extra_args(false);
   app.add_option("--mixer", flags.mixer,
                  "attention of every layer; \"a,b\" or \"3x a + 1x b\" cycles through the layers");
+  app.add_option("--block", flags.block,
+                 "classic (LayerNorm, GELU) or modern (RMSNorm, SwiGLU, short convolutions)");
   app.add_option("--steps", flags.steps, "updates in all")
       ->check(CLI::Range(int64_t{0}, int64_t{1'000'000'000'000}));
   app.add_option("--minutes", flags.minutes, "time in all; steps follow from the speed")
