@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <limits>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <regex>
 #include <string>
@@ -14,6 +15,7 @@
 #include "base/png.h"
 #include "base/temporary_directory.h"
 #include "data/image_set.h"
+#include "kernels/mixer.h"
 #include "model/model_file.h"
 #include "runtime/reference_model.h"
 
@@ -108,6 +110,33 @@ TEST_F(CliTest, HelpVersionAndUsageErrors) {
   EXPECT_EQ(absent.status, 2);
   EXPECT_THAT(absent.error, HasSubstr("none.safetensors"));
   EXPECT_EQ(absent.out, "");
+}
+
+// State mixers keep as much for any length, caches more with every token.
+TEST_F(CliTest, InspectDrawsMemoryAgainstLength) {
+  const std::string svg = Path("states.svg");
+  const Result all = Run("inspect --plot-state " + svg + " --json --tokens 1000");
+  ASSERT_EQ(all.status, 0) << all.error;
+  EXPECT_THAT(std::string(AsText(ReadFile(svg))), HasSubstr(">softmax: "));
+  const auto json = nlohmann::json::parse(all.out);
+  EXPECT_EQ(json["tokens"].back(), 1000);
+  std::map<std::string, std::vector<int64_t>> bytes;
+  for (const auto& series : json["series"]) series["bytes"].get_to(bytes[series["name"]]);
+  EXPECT_EQ(bytes.size(), AllMixers().size());
+  EXPECT_EQ(bytes["gla"].front(), bytes["gla"].back());
+  EXPECT_EQ(bytes["softmax"].back(), 1000 * bytes["softmax"].front());
+
+  const Result two = Run("inspect " + Images() + " " + Text() + " --json --plot-state " + svg);
+  ASSERT_EQ(two.status, 0) << two.error;
+  const auto models = nlohmann::json::parse(two.out);
+  EXPECT_EQ(models["series"].size(), 2u);
+  EXPECT_EQ(models["tokens"].back(), 784);
+  // linear's S and z: 2 layers of 2 heads of 8 x 8 + 8 floats.
+  EXPECT_EQ(models["series"][0]["bytes"][0], 2 * 2 * (8 * 8 + 8) * 4);
+  EXPECT_EQ(Run("inspect " + Images() + " --size mnist").status, 2);
+  const Result unknown = Run("inspect --plot-state " + svg + " --size giant");
+  EXPECT_EQ(unknown.status, 2);
+  EXPECT_THAT(unknown.error, HasSubstr("mnist, cifar10, fashion-small"));
 }
 
 TEST_F(CliTest, ThePrintedSeedReproducesTheGrid) {  // B20
