@@ -1,6 +1,6 @@
 // Softmax attention by blocks, without ever forming T x T. Which keys a query sees is data
-// (Visibility), so that full, causal, windowed, sparse and hashed patterns are one algorithm (eq. 19
-// to 27 of docs/mixers.md). Included once a SIMD target, inside foreach_target's loop.
+// (Visibility), so that full, causal, windowed, sparse and hashed patterns are one algorithm (eq.
+// 19 to 27 of docs/mixers.md). Included once a SIMD target, inside foreach_target's loop.
 //
 // Scores are kept transposed, [keys,queries], and so are forward's outputs, [V,queries]: every
 // maximum and sum over keys then runs down a column of lanes, nothing is summed across a vector,
@@ -100,7 +100,8 @@ HWY_INLINE void JoinRow(const SoftmaxGroup& g, int64_t t, int64_t head, float l,
   float& norm = *g.out->norm.At<float>(g.queries.row, t, head);
   const float joined = std::max(norm, l) + std::log1p(std::exp(-std::abs(norm - l)));
   const FloatTag d;
-  const auto old_part = hn::Set(d, std::exp(norm - joined)), part = hn::Set(d, std::exp(l - joined));
+  const auto old_part = hn::Set(d, std::exp(norm - joined)),
+             part = hn::Set(d, std::exp(l - joined));
   float* sum = g.out->o.At<float>(g.queries.row, t, head);
   ForEachVector(g.V, [&](auto load, auto store, int64_t c) HWY_ATTR {
     store(hn::MulAdd(part, load(o + c), hn::Mul(old_part, load(sum + c))), sum + c);
@@ -139,8 +140,7 @@ HWY_INLINE void ForwardBlock(const SoftmaxGroup& g, int64_t q0, int64_t n, int64
   if (!g.visible.All(q0, q0 + n, span.begin, span.end))
     g.visible.Hide(q0, q0 + n, span.begin, span.end, s.scores);
   Renew(keys, columns, g.V, s.scores, s.max + b, s.sum + b, o_T);
-  Gemm({g.V, columns, keys}, {s.v + at * g.V, 1, g.V}, {s.scores, kQueries},
-       {o_T, kQueries, true});
+  Gemm({g.V, columns, keys}, {s.v + at * g.V, 1, g.V}, {s.scores, kQueries}, {o_T, kQueries, true});
 }
 
 // The queries [begin, begin + kTileQueries) of one head.
@@ -149,8 +149,7 @@ HWY_INLINE void ForwardTile(const SoftmaxGroup& g, int64_t head, int64_t begin, 
   const int64_t end = std::min(begin + kTileQueries, g.queries.length);
   BeginTile(g, head, begin, end, s);
   for (int64_t k0 = 0; k0 < g.keys.length; k0 += kKeys) {
-    const KeySpan block =
-        g.visible.Trim(begin, end, k0, std::min(k0 + kKeys, g.keys.length));
+    const KeySpan block = g.visible.Trim(begin, end, k0, std::min(k0 + kKeys, g.keys.length));
     if (block.empty()) continue;
     LoadRows({g.in->k, g.keys, g.kv_head}, block.begin, block.end - block.begin, s.k);
     LoadRows({g.in->v, g.keys, g.kv_head}, block.begin, block.end - block.begin, s.v);

@@ -22,9 +22,9 @@ struct KeySpan {
 };
 
 // Which keys each query of a list sees: query i those in [first[i], end[i]) and, as far as they lie
-// before end[i], the first `sinks`; never key hidden[i] (-1: none). Places in the lists, not tokens.
-// first and end must not decrease. Full, causal, windowed and sparse patterns and the buckets of a
-// hash are all of this kind once the tokens stand in the right order.
+// before end[i], the first `sinks`; never key hidden[i] (-1: none). Places in the lists, not
+// tokens. first and end must not decrease. Full, causal, windowed and sparse patterns and the
+// buckets of a hash are all of this kind once the tokens stand in the right order.
 struct Visibility {
   const int64_t* first = nullptr;   // [queries]
   const int64_t* end = nullptr;     // [queries]
@@ -97,8 +97,8 @@ struct BackwardState {
 };
 
 // Queries and keys of one sequence that meet in one key/value head, read by the query heads head,
-// head + head_step, ..., `heads` of them. `add`: results are added to what the arrays hold, to o and
-// norm by their log-sum-exp, so that several groups can share them.
+// head + head_step, ..., `heads` of them. `add`: results are added to what the arrays hold, to o
+// and norm by their log-sum-exp, so that several groups can share them.
 struct SoftmaxGroup {
   const MixerInputs* in;
   const MixerOutputs* out = nullptr;

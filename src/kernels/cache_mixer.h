@@ -7,16 +7,16 @@
 #include "kernels/mixer.h"
 #include "kernels/softmax_kernels.h"
 
-// The mixers that keep their tokens as one family: groups of tokens that meet in the blocked softmax,
-// the layout of a cache, decoding. A mixer whose visibility depends on places alone (softmax, sparse)
-// is a pattern, see pattern_mixer.h; lsh brings lists of its own.
+// The mixers that keep their tokens as one family: groups of tokens that meet in the blocked
+// softmax, the layout of a cache, decoding. A mixer whose visibility depends on places alone
+// (softmax, sparse) is a pattern, see pattern_mixer.h; lsh brings lists of its own.
 namespace linattn {
 
 // ---- The cache: one block of floats that can be copied, saved and forked ----
 
-// Keys [HV,slots,K], then values [HV,slots,V], in float32 or in bfloat16, two a float. With a window
-// the slots behind the first `sinks` are a ring, so that a cache never holds more than sinks + window
-// tokens, however long the sequence.
+// Keys [HV,slots,K], then values [HV,slots,V], in float32 or in bfloat16, two a float. With a
+// window the slots behind the first `sinks` are a ring, so that a cache never holds more than sinks
+// + window tokens, however long the sequence.
 struct CacheLayout {
   int64_t HV, K, V, slots, sinks;
   DType dtype;
@@ -57,8 +57,8 @@ void ClearGradients(const MixerGradients& gradients, const Sequences& sequences)
 // Compulsory traffic of forward.
 double CacheBytes(const MixerDims& dims, bool causal);
 
-// What a step does, after its checks: begin(in, n) for each sequence n, if there is anything to begin,
-// then head(in, n, h) for each of its key/value heads h, in parallel.
+// What a step does, after its checks: begin(in, n) for each sequence n, if there is anything to
+// begin, then head(in, n, h) for each of its key/value heads h, in parallel.
 struct StepParts {
   void (*begin)(const StepInputs& in, int64_t n);
   void (*head)(const StepInputs& in, int64_t n, int64_t h);

@@ -1,5 +1,6 @@
 // What the mixers that keep their tokens owe beyond the shared suite, over their options: patterns,
-// windows with sinks, rounds; rings and bfloat16 caches; slots that are reused, copied, rolled back.
+// windows with sinks, rounds; rings and bfloat16 caches; slots that are reused, copied, rolled
+// back.
 #include "kernels/cache_mixer.h"
 
 #include <gmock/gmock.h>
@@ -42,10 +43,21 @@ Variant Lsh(int64_t rounds, int64_t buckets, int64_t chunk) {
 
 std::vector<Variant> Variants() {
   constexpr auto kStrided = SparsePattern::kStrided, kFixed = SparsePattern::kFixed;
-  return {{"full", "softmax", {}}, Window(9, 0),           Window(9, 3),          Window(1, 1),
-          Window(40, 70),          Sparse(kStrided, 8, 1), Sparse(kStrided, 1, 1),
-          Sparse(kStrided, 100, 1), Sparse(kFixed, 8, 2),  Sparse(kFixed, 4, 4),  Sparse(kFixed, 64, 1),
-          Lsh(1, 2, 4),            Lsh(4, 4, 5),           Lsh(2, 8, 1),          Lsh(1, 2, 64),
+  return {{"full", "softmax", {}},
+          Window(9, 0),
+          Window(9, 3),
+          Window(1, 1),
+          Window(40, 70),
+          Sparse(kStrided, 8, 1),
+          Sparse(kStrided, 1, 1),
+          Sparse(kStrided, 100, 1),
+          Sparse(kFixed, 8, 2),
+          Sparse(kFixed, 4, 4),
+          Sparse(kFixed, 64, 1),
+          Lsh(1, 2, 4),
+          Lsh(4, 4, 5),
+          Lsh(2, 8, 1),
+          Lsh(1, 2, 64),
           Lsh(4, 16, 7)};
 }
 
@@ -61,7 +73,8 @@ class CacheMixerTest : public testing::TestWithParam<Variant> {
   }
 
   // o of the sequences in pieces: those of one token by step, longer ones by prefill.
-  Tensor InPieces(const Problem& p, const States& states, const std::vector<int64_t>& pieces) const {
+  Tensor InPieces(const Problem& p, const States& states,
+                  const std::vector<int64_t>& pieces) const {
     const Call call(mixer(), p, DType::kF32, DType::kF32);
     int64_t t = 0;
     for (const int64_t length : pieces) {
@@ -102,8 +115,9 @@ TEST_P(CacheMixerTest, AnySplitEqualsForward) {
   });
 }
 
-// A bfloat16 cache gives what float32 gives for the rounded keys and values. What lsh rounds are the
-// keys' directions, and not what it hashes, so that it is only held to the size of the rounding.
+// A bfloat16 cache gives what float32 gives for the rounded keys and values. What lsh rounds are
+// the keys' directions, and not what it hashes, so that it is only held to the size of the
+// rounding.
 TEST_P(CacheMixerTest, BFloat16CacheIsFloat32OfRoundedValues) {
   Problem p = MakeProblem({.T = 60, .group = 2, .K = 20, .V = 24});
   Problem rounded = p;
@@ -119,8 +133,8 @@ TEST_P(CacheMixerTest, BFloat16CacheIsFloat32OfRoundedValues) {
                 hashed ? 0x1p-7 : mixer().tolerance.forward);
   });
   const MixerDims dims{.H = p.H, .HV = p.HV, .K = 20, .F = 20, .V = 24, .N = 1};
-  const int64_t saved = mixer().state_floats(dims, rounded.options, 60) -
-                        mixer().state_floats(dims, p.options, 60);
+  const int64_t saved =
+      mixer().state_floats(dims, rounded.options, 60) - mixer().state_floats(dims, p.options, 60);
   const int64_t slots = CacheLayout(p.options, p.HV, 20, 24, 60).slots;
   EXPECT_EQ(saved, p.HV * slots * (20 + 24) / 2);
 }
@@ -158,7 +172,8 @@ TEST_P(CacheMixerTest, CopiedBlockRollsBackExactly) {
 TEST_P(CacheMixerTest, SequencesOfOneStepMayHaveDifferentLengths) {
   const Problem p = MakeProblem({.B = 3, .T = 29, .K = 9, .V = 7});
   const int64_t prompts[] = {2, 5, 9};
-  const Call together(mixer(), p, DType::kF32, DType::kF32), alone(mixer(), p, DType::kF32, DType::kF32);
+  const Call together(mixer(), p, DType::kF32, DType::kF32),
+      alone(mixer(), p, DType::kF32, DType::kF32);
   const States states(mixer(), p, 29), others(mixer(), p, 29);
   for (int64_t b = 0; b < 3; ++b) {
     for (const auto& [call, to] : {std::pair{&together, &states}, {&alone, &others}}) {

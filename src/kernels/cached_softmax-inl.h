@@ -1,5 +1,5 @@
-// Softmax attention of one query over chosen rows of a cache of keys and values, float32 or bfloat16.
-// Included once a SIMD target, inside foreach_target's loop.
+// Softmax attention of one query over chosen rows of a cache of keys and values, float32 or
+// bfloat16. Included once a SIMD target, inside foreach_target's loop.
 #if defined(LINATTN_KERNELS_CACHED_SOFTMAX_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LINATTN_KERNELS_CACHED_SOFTMAX_INL_H_
 #undef LINATTN_KERNELS_CACHED_SOFTMAX_INL_H_
@@ -47,8 +47,7 @@ HWY_INLINE void ScoreRows(const CachedQuery& query, const T* const* rows,
     for (int r = 0; r < kRows; ++r)
       sum[r] = hn::MulAdd(part, LoadLeft(rows[r] + c, query.K - c), sum[r]);
   }
-  for (int r = 0; r < kRows; ++r)
-    scores[r] = query.scale * hn::GetLane(hn::SumOfLanes(d, sum[r]));
+  for (int r = 0; r < kRows; ++r) scores[r] = query.scale * hn::GetLane(hn::SumOfLanes(d, sum[r]));
 }
 
 // Channels [c, c + kVectors kLanes) of o = shrink o + sum_s p[s] rows[s], for n values [V].
@@ -98,14 +97,14 @@ HWY_INLINE void AttendRowsOf(CachedQuery& query, const T* k, const T* v, const i
   constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
   HWY_ALIGN float p[kCachedKeys];
   const T *keys[kCachedKeys], *values[kCachedKeys];
-  for (int64_t s = 0; s < n; ++s) keys[s] = k + rows[s] * query.K, values[s] = v + rows[s] * query.V;
+  for (int64_t s = 0; s < n; ++s)
+    keys[s] = k + rows[s] * query.K, values[s] = v + rows[s] * query.V;
   int64_t s = 0;
   for (; s + 4 <= n; s += 4) ScoreRows<4>(query, keys + s, p + s);
   for (; s < n; ++s) ScoreRows<1>(query, keys + s, p + s);
   std::fill(p + n, p + kCachedKeys, kMinusInfinity);
   auto largest = hn::Set(d, query.max);
-  for (int64_t i = 0; i < kCachedKeys; i += kLanes)
-    largest = hn::Max(largest, hn::Load(d, p + i));
+  for (int64_t i = 0; i < kCachedKeys; i += kLanes) largest = hn::Max(largest, hn::Load(d, p + i));
   largest = hn::MaxOfLanes(d, largest);
   auto total = hn::Zero(d);
   for (int64_t i = 0; i < kCachedKeys; i += kLanes) {

@@ -14,7 +14,8 @@ namespace linattn {
 namespace {
 
 // The state block: the directions of keys and the values of a cache, rotations [rounds,K,buckets/2]
-// (the first token fills them in), then of each key head its chains and a row [K] that a step works in.
+// (the first token fills them in), then of each key head its chains and a row [K] that a step works
+// in.
 struct State {
   State(const MixerOptions& options, int64_t HV, int64_t K, int64_t V, int64_t capacity,
         float* block = nullptr)
@@ -81,8 +82,8 @@ void StepHead(const StepInputs& in, int64_t n, int64_t h) {
   std::array<int64_t, kMaxRounds> others;
   for (int64_t r = 0; r < lsh.rounds; ++r) {
     int32_t bucket;
-    HashRows(in.k.At<float>(n, h), 1, K,
-             state.block + state.rotations + r * K * (lsh.buckets / 2), lsh.buckets, &bucket);
+    HashRows(in.k.At<float>(n, h), 1, K, state.block + state.rotations + r * K * (lsh.buckets / 2),
+             lsh.buckets, &bucket);
     const int64_t own = chains.Count(r, bucket);
     others[r] = own - FirstSeen(own, lsh.chunk);
     chains.Append(r, bucket, t);
@@ -104,7 +105,8 @@ void PrefillHead(const MixerInputs& in, const Array& o, const State& state, int6
                  int64_t h, LshLists& lists, float* scratch) {
   const int64_t T = in.q.shape[1], K = state.K, heads = in.q.shape[2] / state.cache.HV;
   const LshHead x(T, heads, K, state.cache.V, false, scratch);
-  const TokenList all{.row = 0, .begin = 0, .length = T}, places{.row = 0, .begin = length, .length = T};
+  const TokenList all{.row = 0, .begin = 0, .length = T},
+      places{.row = 0, .begin = length, .length = T};
   const LshUnit unit{&all, h};
   MixerInputs own = x.Load(in, unit);
   own.k = state.cache.keys(state.block), own.v = state.cache.values(state.block);

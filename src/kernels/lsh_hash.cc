@@ -37,42 +37,59 @@ class Largest {
   int64_t at_ = 0, opposite_ = 0;
 };
 
-// Columns [j, j + kVectors kDoubles) of x R.
-template <int kVectors>
+// Columns [j, j + kVectors kDoubles) of x R, for kRows rows x.
+template <int kRows, int kVectors>
 HWY_INLINE void Project(const float* x, int64_t K, const float* rotation, int64_t half, int64_t j,
-                        Largest& largest) {
+                        Largest* largest) {
   const DoubleTag d;
   const hn::Rebind<float, DoubleTag> f;
-  hn::Vec<DoubleTag> sum[kVectors];
-  for (int i = 0; i < kVectors; ++i) sum[i] = hn::Zero(d);
+  hn::Vec<DoubleTag> sum[kRows][kVectors];
+  for (int r = 0; r < kRows; ++r)
+    for (int i = 0; i < kVectors; ++i) sum[r][i] = hn::Zero(d);
   for (int64_t c = 0; c < K; ++c) {
-    const auto channel = hn::Set(d, double{x[c]});
-    for (int i = 0; i < kVectors; ++i) {
-      const auto entry = hn::PromoteTo(d, hn::LoadU(f, rotation + c * half + j + i * kDoubles));
-      sum[i] = hn::MulAdd(channel, entry, sum[i]);
+    hn::Vec<DoubleTag> entries[kVectors];
+    for (int i = 0; i < kVectors; ++i)
+      entries[i] = hn::PromoteTo(d, hn::LoadU(f, rotation + c * half + j + i * kDoubles));
+    for (int r = 0; r < kRows; ++r) {
+      const auto channel = hn::Set(d, double{x[r * K + c]});
+      for (int i = 0; i < kVectors; ++i) sum[r][i] = hn::MulAdd(channel, entries[i], sum[r][i]);
     }
   }
-  HWY_ALIGN double y[kVectors * kDoubles];
-  for (int i = 0; i < kVectors; ++i) hn::Store(sum[i], d, y + i * kDoubles);
-  for (int64_t i = 0; i < kVectors * kDoubles; ++i) largest.Take(y[i], j + i);
+  HWY_ALIGN double y[kDoubles];
+  for (int r = 0; r < kRows; ++r) {
+    for (int i = 0; i < kVectors; ++i) {
+      hn::Store(sum[r][i], d, y);
+      for (int64_t n = 0; n < kDoubles; ++n) largest[r].Take(y[n], j + i * kDoubles + n);
+    }
+  }
+}
+
+template <int kRows>
+HWY_INLINE void HashTogether(const float* x, int64_t K, const float* rotation, int64_t buckets,
+                             int32_t* bucket) {
+  const int64_t half = buckets / 2;
+  Largest largest[kRows];
+  int64_t j = 0;
+  for (; j + 2 * kDoubles <= half; j += 2 * kDoubles)
+    Project<kRows, 2>(x, K, rotation, half, j, largest);
+  for (; j + kDoubles <= half; j += kDoubles) Project<kRows, 1>(x, K, rotation, half, j, largest);
+  for (; j < half; ++j) {
+    for (int r = 0; r < kRows; ++r) {
+      double y = 0;
+      for (int64_t c = 0; c < K; ++c) y += double{x[r * K + c]} * double{rotation[c * half + j]};
+      largest[r].Take(y, j);
+    }
+  }
+  for (int r = 0; r < kRows; ++r) bucket[r] = largest[r].Bucket(half);
 }
 
 void Hash(const float* x, int64_t rows, int64_t K, const float* rotation, int64_t buckets,
           int32_t* bucket) {
-  const int64_t half = buckets / 2;
-  for (int64_t row = 0; row < rows; ++row, x += K) {
-    Largest largest;
-    int64_t j = 0;
-    for (; j + 4 * kDoubles <= half; j += 4 * kDoubles)
-      Project<4>(x, K, rotation, half, j, largest);
-    for (; j + kDoubles <= half; j += kDoubles) Project<1>(x, K, rotation, half, j, largest);
-    for (; j < half; ++j) {
-      double y = 0;
-      for (int64_t c = 0; c < K; ++c) y += double{x[c]} * double{rotation[c * half + j]};
-      largest.Take(y, j);
-    }
-    bucket[row] = largest.Bucket(half);
-  }
+  constexpr int kTogether = 4;  // hides the latency of the products
+  int64_t row = 0;
+  for (; row + kTogether <= rows; row += kTogether)
+    HashTogether<kTogether>(x + row * K, K, rotation, buckets, bucket + row);
+  for (; row < rows; ++row) HashTogether<1>(x + row * K, K, rotation, buckets, bucket + row);
 }
 
 }  // namespace HWY_NAMESPACE

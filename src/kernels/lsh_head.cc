@@ -68,8 +68,7 @@ LshHead::LshHead(int64_t T, int64_t heads, int64_t K, int64_t V, bool backward, 
   };
   q = rows(heads, K), k = rows(1, K), unit = rows(1, K), v = rows(1, V), o = rows(heads, V);
   norm = MakeArray(pieces.Take(T * heads), {1, T, heads});
-  if (backward)
-    d_o = rows(heads, V), d_q = rows(heads, K), d_unit = rows(1, K), d_v = rows(1, V);
+  if (backward) d_o = rows(heads, V), d_q = rows(heads, K), d_unit = rows(1, K), d_v = rows(1, V);
   work = pieces.Take(backward ? BackwardState(heads, T, K, V, nullptr).floats
                               : ForwardState(K, V, nullptr).floats);
   floats = pieces.used();
@@ -99,7 +98,8 @@ void LshHead::Attend(const MixerInputs& in, int64_t kv_head, LshLists& lists) co
   });
 }
 
-// With o and norm over all rounds, each round's part of the gradients is that of a softmax (eq. 25 to 27).
+// With o and norm over all rounds, each round's part of the gradients is that of a softmax (eq. 25
+// to 27).
 void LshHead::AttendBack(const MixerInputs& in, LshLists& lists) const {
   const MixerOutputs out{.o = o, .norm = norm, .ST = {}, .zT = {}};
   MixerGradients gradients;

@@ -40,7 +40,8 @@ struct LshHead {
   int64_t floats;
 };
 
-// The unit's heads of an array [B,T,*,C] or [B,T,*] into x, all heads of which are the unit's, or back.
+// The unit's heads of an array [B,T,*,C] or [B,T,*] into x, all heads of which are the unit's, or
+// back.
 void LoadHeads(const Array& from, const LshUnit& unit, const Array& x);
 void StoreHeads(const Array& x, const LshUnit& unit, const Array& to);
 

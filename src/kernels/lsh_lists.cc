@@ -52,11 +52,12 @@ void LshLists::Hash(const float* k, int64_t T, int64_t K, const float* rotations
 }
 
 void LshLists::CountOld(int64_t round) {
-  for (int64_t b = 0; b < options_.lsh.buckets; ++b) old_[b] = chains_ ? chains_->Count(round, b) : 0;
+  for (int64_t b = 0; b < options_.lsh.buckets; ++b)
+    old_[b] = chains_ ? chains_->Count(round, b) : 0;
 }
 
-// Tokens that no round shows another one: first of their buckets and, not causal, of a chunk that has
-// no second.
+// Tokens that no round shows another one: first of their buckets and, not causal, of a chunk that
+// has no second.
 void LshLists::FindLonely() {
   std::fill_n(lonely_.begin(), T_, 1);
   for (int64_t r = 0; r < options_.lsh.rounds; ++r) {

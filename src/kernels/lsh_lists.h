@@ -17,8 +17,8 @@ inline int64_t FirstSeen(int64_t place, int64_t chunk) {
 }
 
 // The chains that a state block keeps for one key head: of each round and bucket the number of its
-// tokens and the last of them, of each token the one before it in its bucket. Counted from 1 (0: none)
-// in floats, which are exact up to 2^24 tokens, so that a block may be treated as numbers.
+// tokens and the last of them, of each token the one before it in its bucket. Counted from 1 (0:
+// none) in floats, which are exact up to 2^24 tokens, so that a block may be treated as numbers.
 class LshChains {
  public:
   static constexpr int64_t kMaxTokens = 1 << 24;
@@ -82,9 +82,9 @@ class LshLists {
   // Puts the new tokens into their chains.
   void AppendTo(LshChains& chains) const;
 
-  // Bucket b of the sorted round: its tokens, `old` before the new ones and `fresh` new ones; the new
-  // ones again, counted from the first new token; what each of these sees of the bucket. That is not
-  // itself, unless there is nothing else for it in any round.
+  // Bucket b of the sorted round: its tokens, `old` before the new ones and `fresh` new ones; the
+  // new ones again, counted from the first new token; what each of these sees of the bucket. That
+  // is not itself, unless there is nothing else for it in any round.
   struct Bucket {
     const int64_t* keys;
     const int64_t* queries;
@@ -100,8 +100,8 @@ class LshLists {
   MixerOptions options_;
   int64_t T_ = 0, length_ = 0;
   const LshChains* chains_ = nullptr;
-  std::vector<int32_t> bucket_;   // [rounds,T]
-  std::vector<uint8_t> lonely_;   // [T]
+  std::vector<int32_t> bucket_;                                 // [rounds,T]
+  std::vector<uint8_t> lonely_;                                 // [T]
   std::vector<int64_t> old_, fresh_, key_start_, query_start_;  // [buckets]
   std::vector<int64_t> keys_, queries_, hidden_;
   std::vector<int64_t> first_, end_;  // [all], by a token's place in its bucket

@@ -1,5 +1,5 @@
-// Vectors of float32 from and to rows of float32, bfloat16 or float16. Included once a SIMD target, inside
-// foreach_target's loop.
+// Vectors of float32 from and to rows of float32, bfloat16 or float16. Included once a SIMD target,
+// inside foreach_target's loop.
 #if defined(LINATTN_KERNELS_NARROW_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LINATTN_KERNELS_NARROW_INL_H_
 #undef LINATTN_KERNELS_NARROW_INL_H_

@@ -9,7 +9,8 @@
 namespace linattn {
 namespace {
 
-// The groups of a call. Those of one unit add to the same d_k and d_v, so that one thread owns them.
+// The groups of a call. Those of one unit add to the same d_k and d_v, so that one thread owns
+// them.
 class Plan {
  public:
   Plan(const Pattern& pattern, const MixerInputs& in, const MixerDims& dims,
@@ -81,8 +82,7 @@ int64_t BackwardFloats(const MixerDims& d) {
 }
 
 // A tile of queries owns its outputs, so that results do not depend on the threads.
-void RunForward(const Plan& plan, const MixerOutputs& out, int64_t scratch_floats,
-                float* scratch) {
+void RunForward(const Plan& plan, const MixerOutputs& out, int64_t scratch_floats, float* scratch) {
   struct Tile {
     const SoftmaxGroup* group;
     int64_t head, begin;
@@ -136,14 +136,14 @@ void Attend(const Pattern& pattern, MixerInputs in, const Array& o, const CacheL
   RunForward(plan, {.o = o, .norm = {}, .ST = {}, .zT = {}}, ForwardFloats(dims), scratch.get());
 }
 
-// Where new tokens would overwrite what the first of them still sees: a cache without a ring is laid
-// out for the call, of what is visible, and the ring brought up to date afterwards.
+// Where new tokens would overwrite what the first of them still sees: a cache without a ring is
+// laid out for the call, of what is visible, and the ring brought up to date afterwards.
 void PrefillRing(const Pattern& pattern, const MixerInputs& in, const Array& o,
                  const CacheLayout& ring, float* state, int64_t length) {
   const int64_t T = in.q.shape[1], window = ring.slots - ring.sinks;
   std::vector<int64_t> index, first_slots;
-  const int64_t kept = std::min(length, ring.sinks + std::max<int64_t>(
-                                                          0, std::min(length - ring.sinks, window - 1)));
+  const int64_t kept = std::min(
+      length, ring.sinks + std::max<int64_t>(0, std::min(length - ring.sinks, window - 1)));
   const int64_t sinks = std::min(kept, ring.sinks);
   CacheLayout line = ring;
   line.slots = kept + T;

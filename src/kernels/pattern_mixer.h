@@ -38,7 +38,8 @@ void PatternStepHead(const Pattern& pattern, const StepInputs& in, int64_t n, in
 
 // The descriptor of a pattern; `mixer` is the variable that it becomes:
 //
-//     constinit const Mixer k_softmax = PatternMixer<k_softmax, kPattern>({.name = "softmax", ...});
+//     constinit const Mixer k_softmax = PatternMixer<k_softmax, kPattern>({.name = "softmax",
+//     ...});
 template <const Mixer& mixer, const Pattern& pattern>
 constexpr Mixer PatternMixer(const CacheMixerTraits& traits) {
   Mixer m = CacheMixer(traits);

@@ -7,7 +7,8 @@
 
 namespace linattn {
 
-// Rotary positions: with theta_i = base^(-2i/C) and halves of the C channels paired (GPT-NeoX's order),
+// Rotary positions: with theta_i = base^(-2i/C) and halves of the C channels paired (GPT-NeoX's
+// order),
 //
 //     y_i       = x_i cos(t theta_i) - x_{i+C/2} sin(t theta_i)        i < C/2
 //     y_{i+C/2} = x_{i+C/2} cos(t theta_i) + x_i sin(t theta_i)
@@ -15,11 +16,11 @@ namespace linattn {
 // for the row of a token at position t, so that q . k depends on the distance of the two alone.
 // Su et al. 2021, "RoFormer: enhanced transformer with rotary position embedding", eq. 34.
 //
-// Arrays are [B,T,heads,C] of F64, F32, BF16 or F16, strided except along C; in and out have one shape
-// and type and may be the same memory. positions: [B,T] I64; stride 0 along B shares a row. Angles are
-// reduced in float64: the error of a result does not grow with the position (F32: 5e-7 of |x| up to
-// 2^40 / theta). Constructed once; calls are const, never allocate and may run in several threads.
-// Throws Error for shapes, types and strides that it would misread.
+// Arrays are [B,T,heads,C] of F64, F32, BF16 or F16, strided except along C; in and out have one
+// shape and type and may be the same memory. positions: [B,T] I64; stride 0 along B shares a row.
+// Angles are reduced in float64: the error of a result does not grow with the position (F32: 5e-7
+// of |x| up to 2^40 / theta). Constructed once; calls are const, never allocate and may run in
+// several threads. Throws Error for shapes, types and strides that it would misread.
 class Rotary {
  public:
   explicit Rotary(int64_t channels, double base = 10000);

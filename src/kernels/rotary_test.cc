@@ -13,7 +13,8 @@
 namespace linattn {
 namespace {
 
-// The definition, in extended precision: the test's own, so that positions of 1e6 show what is lost.
+// The definition, in extended precision: the test's own, so that positions of 1e6 show what is
+// lost.
 std::vector<double> Rotated(const std::vector<double>& x, const std::vector<int64_t>& positions,
                             int64_t heads, int64_t C, double base, int direction) {
   std::vector<double> y(x.size());

@@ -6,8 +6,8 @@
 
 #include "kernels/blocked_softmax.h"
 
-// What the mixers that keep their tokens are made of, for the SIMD target of the machine they run on:
-// the blocked softmax over lists of tokens, and one query's way over the rows of a cache.
+// What the mixers that keep their tokens are made of, for the SIMD target of the machine they run
+// on: the blocked softmax over lists of tokens, and one query's way over the rows of a cache.
 namespace linattn {
 
 // The queries [begin, begin + kTileQueries) of one head of a group, all that it sees; forward. With
@@ -45,8 +45,8 @@ struct CachedHead {
   DType dtype;
 };
 
-// A query's way over a cache: give it every row that it sees, in any order, then Finish. A row given
-// n times counts n times.
+// A query's way over a cache: give it every row that it sees, in any order, then Finish. A row
+// given n times counts n times.
 class CacheReader {
  public:
   CacheReader(const CachedQuery& query, const CachedHead& head);

@@ -20,7 +20,8 @@ namespace linattn {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Row i is array(tokens.row, tokens[i], head, :), with array [B,T,heads,C], or [B,T,heads] as C = 1.
+// Row i is array(tokens.row, tokens[i], head, :), with array [B,T,heads,C], or [B,T,heads] as C
+// = 1.
 struct TokenRows {
   const Array& array;
   const TokenList& tokens;
@@ -76,9 +77,8 @@ inline void StoreRows(const TokenRows& rows, int64_t begin, int64_t n, const flo
 
 // y += x, row by row.
 HWY_INLINE void AddRow(const float* HWY_RESTRICT x, int64_t n, float* HWY_RESTRICT y) {
-  ForEachVector(n, [=](auto load, auto store, int64_t i) HWY_ATTR {
-    store(hn::Add(load(y + i), load(x + i)), y + i);
-  });
+  ForEachVector(n, [=](auto load, auto store, int64_t i)
+                       HWY_ATTR { store(hn::Add(load(y + i), load(x + i)), y + i); });
 }
 
 template <class T>

@@ -105,10 +105,10 @@ void Backward(const MixerInputs& in, const MixerOutputs&, const MixerGradients& 
   for (const TokenList& list : sequences.keys)
     for (int64_t s = 0; s < list.length; ++s)
       for (int64_t h = 0; h < dims.HV; ++h)
-        FeatureMapByName("l2").Backward(
-            in.k.At<double>(list.row, list[s], h), keys.unit.At<double>(list.row, list[s], h),
-            grad.d_k.At<double>(list.row, list[s], h), 1, dims.K,
-            gradients.d_k.At<double>(list.row, list[s], h));
+        FeatureMapByName("l2").Backward(in.k.At<double>(list.row, list[s], h),
+                                        keys.unit.At<double>(list.row, list[s], h),
+                                        grad.d_k.At<double>(list.row, list[s], h), 1, dims.K,
+                                        gradients.d_k.At<double>(list.row, list[s], h));
 }
 
 }  // namespace linattn::lsh_ref

@@ -66,8 +66,8 @@ TEST(Lsh, SeesItsChunkAndTheOneBefore) {
   MixerOptions both = Options(1, 2, 2);
   both.causal = false;
   x.Run(both);
-  EXPECT_THAT(x.o, testing::Pointwise(testing::FloatNear(1e-5f), {2.f, 1.f, 11.f / 3, 7.f / 3,
-                                                                  44.f / 3, 28.f / 3, 24.f}));
+  EXPECT_THAT(x.o, testing::Pointwise(testing::FloatNear(1e-5f),
+                                      {2.f, 1.f, 11.f / 3, 7.f / 3, 44.f / 3, 28.f / 3, 24.f}));
 }
 
 TEST(Lsh, KeysCountByTheirDirection) {
@@ -104,14 +104,16 @@ TEST(Lsh, GradientsMatchFiniteDifferences) {
     const auto loss = [&](const Problem& moved) {
       const Tensor o = Reference(k_lsh, moved).at("o");
       double sum = 0;
-      for (size_t i = 0; i < o.values.size(); ++i) sum += o.values[i] * p.cotangents["d_o"].values[i];
+      for (size_t i = 0; i < o.values.size(); ++i)
+        sum += o.values[i] * p.cotangents["d_o"].values[i];
       return sum;
     };
     for (const char* name : {"q", "k", "v"}) {
       for (size_t i = 0; i < p.inputs[name].values.size(); ++i) {
         Problem up = p, down = p;  // steps too short to cross the border of a bucket
         up.inputs[name].values[i] += 1e-5, down.inputs[name].values[i] -= 1e-5;
-        EXPECT_NEAR(ref.at(std::string("d_") + name).values[i], (loss(up) - loss(down)) / 2e-5, 1e-7)
+        EXPECT_NEAR(ref.at(std::string("d_") + name).values[i], (loss(up) - loss(down)) / 2e-5,
+                    1e-7)
             << rounds << " " << name << "[" << i << "]";
       }
     }

@@ -14,9 +14,9 @@
 //     o_t = sum_s p_ts v_s
 //
 // full: every key of the sequence. causal: s <= t + S - T, the ends aligned, so that T new queries
-// continue a cache of S - T keys; S >= T. window w > 0 (causal): of these only s > t + S - T - w and
-// the first `sinks` keys. Query head j reads key/value head j / (H/HV), where HV counts the heads of
-// both k and v. A query that sees no key, masked ones included, gives o = 0 and l = -inf.
+// continue a cache of S - T keys; S >= T. window w > 0 (causal): of these only s > t + S - T - w
+// and the first `sinks` keys. Query head j reads key/value head j / (H/HV), where HV counts the
+// heads of both k and v. A query that sees no key, masked ones included, gives o = 0 and l = -inf.
 //
 // The caller owes: MixerOutputs::norm (= l) in forward, handed back to backward; finite q, k, v at
 // valid tokens. What is not finite shows in every o and l that sees it (and may in its neighbours).

@@ -65,8 +65,7 @@ PatternLists Lists(const MixerOptions& options, int64_t T, int64_t S, int64_t ki
 void ReadSummaries(const MixerOptions& options, int64_t t, CacheReader& reader) {
   const int64_t l = options.sparse.stride, c = options.sparse.summary;
   if (t < l - c) return reader.Add(t);
-  for (int64_t first = l - c; first <= t; first += l)
-    reader.Add(first, std::min(c, t + 1 - first));
+  for (int64_t first = l - c; first <= t; first += l) reader.Add(first, std::min(c, t + 1 - first));
 }
 
 void Read(const MixerOptions& options, const CacheLayout&, int64_t t, int64_t kind,

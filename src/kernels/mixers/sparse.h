@@ -8,9 +8,9 @@
 #include "kernels/cache_ref.h"
 #include "kernels/mixer.h"
 
-// sparse: softmax attention in which a head sees about 2 root(T) of T keys: even query heads what is
-// near, odd ones a summary of what is far. With l = options.sparse.stride, c = options.sparse.summary
-// and places t, s >= 0 in the sequence, query t sees key s <= t if
+// sparse: softmax attention in which a head sees about 2 root(T) of T keys: even query heads what
+// is near, odd ones a summary of what is far. With l = options.sparse.stride, c =
+// options.sparse.summary and places t, s >= 0 in the sequence, query t sees key s <= t if
 //
 //     strided:  t - s < l                  even heads;    (t - s) mod l = 0          odd heads
 //     fixed:    floor(t/l) = floor(s/l)    even heads;    s mod l >= l - c           odd heads
@@ -18,9 +18,9 @@
 // and itself if that leaves nothing (fixed, odd heads, before the first summary). The weights over
 // what it sees are those of softmax. Not causal: the same without s <= t, and |t - s| < l.
 //
-// The strided pattern is for data with a period, such as the rows of an image (l = their length); the
-// fixed one for text, where c tokens a block learn to sum it up. One head a pattern is the second of
-// the ways in which the paper joins its factors, and the one it used most.
+// The strided pattern is for data with a period, such as the rows of an image (l = their length);
+// the fixed one for text, where c tokens a block learn to sum it up. One head a pattern is the
+// second of the ways in which the paper joins its factors, and the one it used most.
 //
 // The caller owes what softmax's does. Keys of another sequence are refused: places would mean
 // nothing. Child, Gray, Radford and Sutskever 2019, "Generating long sequences with sparse

@@ -8,13 +8,15 @@
 
 #include "kernels/mixer_testing.h"
 
-// What is special to sparse; what it shares is in kernels/mixer_suite_test.cc and cache_mixer_test.cc.
+// What is special to sparse; what it shares is in kernels/mixer_suite_test.cc and
+// cache_mixer_test.cc.
 namespace linattn {
 namespace {
 
 using Keys = std::set<int64_t>;
 
-// The keys that each of T queries of a head sees, read off equal weights: v_s is the s-th unit vector.
+// The keys that each of T queries of a head sees, read off equal weights: v_s is the s-th unit
+// vector.
 std::vector<Keys> Seen(const MixerOptions& options, int64_t head, int64_t T) {
   std::vector<float> zero(T * 2 * 3), v(T * 2 * T), o(T * 2 * T);
   for (int64_t s = 0; s < T; ++s)
@@ -45,22 +47,19 @@ MixerOptions Options(SparsePattern pattern, int64_t stride, int64_t summary, boo
 TEST(Sparse, StridedByHand) {
   const MixerOptions options = Options(SparsePattern::kStrided, 3, 1);
   EXPECT_THAT(Seen(options, 0, 7),
-              testing::ElementsAre(Keys{0}, Keys{0, 1}, Keys{0, 1, 2}, Keys{1, 2, 3},
-                                   Keys{2, 3, 4}, Keys{3, 4, 5}, Keys{4, 5, 6}));
-  EXPECT_THAT(Seen(options, 1, 7),
-              testing::ElementsAre(Keys{0}, Keys{1}, Keys{2}, Keys{0, 3}, Keys{1, 4}, Keys{2, 5},
-                                   Keys{0, 3, 6}));
+              testing::ElementsAre(Keys{0}, Keys{0, 1}, Keys{0, 1, 2}, Keys{1, 2, 3}, Keys{2, 3, 4},
+                                   Keys{3, 4, 5}, Keys{4, 5, 6}));
+  EXPECT_THAT(Seen(options, 1, 7), testing::ElementsAre(Keys{0}, Keys{1}, Keys{2}, Keys{0, 3},
+                                                        Keys{1, 4}, Keys{2, 5}, Keys{0, 3, 6}));
 }
 
 TEST(Sparse, FixedByHand) {
   const MixerOptions options = Options(SparsePattern::kFixed, 3, 1);
-  EXPECT_THAT(Seen(options, 0, 7),
-              testing::ElementsAre(Keys{0}, Keys{0, 1}, Keys{0, 1, 2}, Keys{3}, Keys{3, 4},
-                                   Keys{3, 4, 5}, Keys{6}));
+  EXPECT_THAT(Seen(options, 0, 7), testing::ElementsAre(Keys{0}, Keys{0, 1}, Keys{0, 1, 2}, Keys{3},
+                                                        Keys{3, 4}, Keys{3, 4, 5}, Keys{6}));
   // Tokens 0 and 1 have no summary before them and see themselves.
-  EXPECT_THAT(Seen(options, 1, 7),
-              testing::ElementsAre(Keys{0}, Keys{1}, Keys{2}, Keys{2}, Keys{2}, Keys{2, 5},
-                                   Keys{2, 5}));
+  EXPECT_THAT(Seen(options, 1, 7), testing::ElementsAre(Keys{0}, Keys{1}, Keys{2}, Keys{2}, Keys{2},
+                                                        Keys{2, 5}, Keys{2, 5}));
 }
 
 TEST(Sparse, NotCausalByHand) {
@@ -68,8 +67,7 @@ TEST(Sparse, NotCausalByHand) {
               testing::ElementsAre(Keys{0, 1}, Keys{0, 1, 2}, Keys{1, 2, 3}, Keys{2, 3}));
   EXPECT_THAT(Seen(Options(SparsePattern::kStrided, 2, 1, false), 1, 4),
               testing::ElementsAre(Keys{0, 2}, Keys{1, 3}, Keys{0, 2}, Keys{1, 3}));
-  EXPECT_THAT(Seen(Options(SparsePattern::kFixed, 2, 1, false), 1, 5),
-              testing::Each(Keys{1, 3}));
+  EXPECT_THAT(Seen(Options(SparsePattern::kFixed, 2, 1, false), 1, 5), testing::Each(Keys{1, 3}));
   EXPECT_THAT(Seen(Options(SparsePattern::kFixed, 9, 1, false), 1, 3),
               testing::ElementsAre(Keys{0}, Keys{1}, Keys{2}));
 }
