@@ -65,6 +65,7 @@ void VisitFields(Config& c, Visit&& visit) {
   visit("rope_theta", c.rope_theta);
   visit("window", c.window);
   visit("sinks", c.sinks);
+  visit("cache_dtype", c.cache_dtype);
   visit("sparse_pattern", c.sparse_pattern);
   visit("sparse_stride", c.sparse_stride);
   visit("sparse_summary", c.sparse_summary);
@@ -173,6 +174,7 @@ void CheckCacheLayers(const ModelConfig& c) {
   Check(c.sinks == 0 || c.window > 0, "config", "sinks must be 0 without a window, but are {}",
         c.sinks);
   Check(c.window == 0 || c.causal, "config", "window must be 0 in an encoder, but is {}", c.window);
+  CheckChoice("cache_dtype", c.cache_dtype, {"f32", "bf16"});
   CheckChoice("sparse_pattern", c.sparse_pattern, {"strided", "fixed"});
   CheckRange("sparse_stride", c.sparse_stride, 1, kMaxSize);
   CheckRange("sparse_summary", c.sparse_summary, 1, kMaxSize);

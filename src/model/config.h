@@ -61,6 +61,7 @@ struct ModelConfig {
   double rope_theta = 0;      // base of rotary positions, also of mixers with fixed decays; 0: none
   int64_t window = 0,
           sinks = 0;  // a query sees its last `window` keys and the first `sinks`; 0: all
+  std::string cache_dtype = "f32";         // of keys and values kept while decoding: | "bf16"
   std::string sparse_pattern = "strided";  // | "fixed"
   int64_t sparse_stride = 64, sparse_summary = 8;
   int64_t lsh_rounds = 4, lsh_buckets = 32, lsh_chunk = 32, lsh_seed = 0;

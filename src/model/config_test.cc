@@ -79,10 +79,10 @@ TEST(ConfigTest, JsonRoundTripKeepsEveryField) {
   c.decay_schedule = "lightning", c.attn_heads = 4, c.attn_head_dim = 6, c.kv_heads = 2;
   c.qkv_bias = true, c.rope_theta = 1e4, c.window = 9, c.sinks = 1, c.sparse_pattern = "fixed";
   c.sparse_stride = 5, c.sparse_summary = 2, c.lsh_rounds = 1, c.lsh_buckets = 4, c.lsh_chunk = 6;
-  c.lsh_seed = 8, c.feature_seed = 9;
+  c.cache_dtype = "bf16", c.lsh_seed = 8, c.feature_seed = 9;
   c.classes = 2, c.class_names = {"cat", "dog"};
   const Json json = ToJson(c);
-  EXPECT_EQ(json.size(), 53u);
+  EXPECT_EQ(json.size(), 54u);
   EXPECT_EQ(ToJson(ConfigFromJson(Json::parse(json.dump()))), json);
 }
 

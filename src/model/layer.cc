@@ -98,6 +98,7 @@ MixerOptions OptionsOf(const ModelConfig& c, int64_t layer) {
     }
     return options;
   }
+  options.cache = c.cache_dtype == "bf16" ? DType::kBF16 : DType::kF32;
   options.window = c.window, options.sinks = c.sinks;
   options.sparse.pattern =
       c.sparse_pattern == "fixed" ? SparsePattern::kFixed : SparsePattern::kStrided;

@@ -203,6 +203,27 @@ TEST(BlockTest, RowsDependNeitherOnTheBatchNorOnThreads) {  // A5, B16, B18
   }
 }
 
+// Keys and values in bfloat16: half the memory, outputs within its rounding (2^-9 of each).
+TEST(BlockTest, AShortCacheHalvesTheState) {
+  for (const char* mixer : {"softmax", "sparse", "lsh"}) {
+    SCOPED_TRACE(mixer);
+    ModelConfig c = Of(mixer, "modern");
+    const PackedModel wide(c, reference::DenseTensors(c, 3));
+    c.cache_dtype = "bf16";
+    const PackedModel narrow(c, reference::DenseTensors(c, 3));
+    Session a(wide, 1), b(narrow, 1);
+    EXPECT_LT(b.state_floats(), 0.7 * static_cast<double>(a.state_floats()));
+    const std::vector<int32_t> tokens = Tokens(c, 40, 0);
+    for (Session* session : {&a, &b}) {
+      session->Prefill(0, std::span(tokens).first(30));
+      for (const int32_t token : std::span(tokens).subspan(30))
+        session->Step(std::vector<int64_t>{0}, std::vector<int32_t>{token});
+    }
+    ExpectClose(b.outputs(0), a.outputs(0), 2e-2);
+    EXPECT_NE(Copied(b.outputs(0)), Copied(a.outputs(0)));
+  }
+}
+
 // The best of n continuations, whose states are forked from one prompt, is the one that full
 // recomputation finds, with the same likelihood; and n = 1 is plain generation.
 TEST(BlockTest, BestOfForkedSequencesEqualsFullRecomputation) {  // B15
