@@ -181,6 +181,27 @@ TEST(FavorMapTest, KeysNeverOverflow) {
   }
 }
 
+// A key on a row of a wide projection: that row's feature is e^60 M^-1/2, flat from there on.
+TEST(FavorMapTest, CutFeaturesHaveNoGradient) {
+  constexpr int64_t K = 300, M = 8;
+  const auto projection = OrthogonalProjection(M, K, 1);
+  const FavorMap map(FavorRole::kKey, projection, K);
+  Row x(projection.begin(), projection.begin() + K), d_y(M, 0.0), y(M), d_x(K);
+  for (double& value : x) value *= std::pow(static_cast<double>(K), 0.25);
+  d_y[0] = 1;
+  map.Forward(x.data(), 1, K, y.data());
+  map.Backward(x.data(), y.data(), d_y.data(), 1, K, d_x.data());
+  EXPECT_NEAR(y[0], std::exp(60) / std::sqrt(8), 1e12);
+  EXPECT_THAT(d_x, testing::Each(0.0));
+  const std::vector<float> x32(x.begin(), x.end()), d_y32(d_y.begin(), d_y.end());
+  mixer_testing::OnEveryTarget([&] {
+    std::vector<float> y32(M), d_x32(K);
+    map.Forward(x32.data(), 1, K, y32.data());
+    map.Backward(x32.data(), y32.data(), d_y32.data(), 1, K, d_x32.data());
+    EXPECT_THAT(d_x32, testing::Each(0.0f));
+  });
+}
+
 // One token's features depend on that token alone: rows one by one, bitwise as together.
 TEST(FavorMapTest, RowsDoNotDependOnOthers) {
   constexpr int64_t K = 12, kRows = 37;
