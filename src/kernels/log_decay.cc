@@ -1,5 +1,6 @@
 #include "kernels/log_decay.h"
 
+#include <algorithm>
 #include <string>
 
 #include "base/error.h"

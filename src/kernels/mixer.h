@@ -34,11 +34,11 @@ struct LshOptions {
 struct MixerOptions {
   bool causal = true;                 // state mixers with a decay or the delta rule have no other order
   bool cross = false;                 // keys come from another sequence: S is free, not causal
-  double scale = 0;                   // on q (after phi); 0 means the mixer's default (linear: 1, others K^-1/2)
+  double scale = 0;                   // on q (after phi); 0 means the default: 1 if the mixer is normalised, else K^-1/2
   double eps = 1e-6;                  // added to the normaliser of normalised state mixers
   bool normalise = true;              // false: a normalised state mixer leaves the division out, and z as it is
   const FeatureMap* feature_map = nullptr;  // of q and k; null: the mixer's default
-  const FeatureMap* key_map = nullptr;      // of k, if it is not that of q; gives as many features
+  const FeatureMap* key_map = nullptr;      // of k; null: feature_map's OfKeys(). Gives as many features
 
   // Cache mixers.
   int64_t window = 0;                 // causal: a query sees only its last `window` keys; 0 = all

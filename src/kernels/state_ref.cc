@@ -1,5 +1,6 @@
 #include "kernels/state_ref.h"
 
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
