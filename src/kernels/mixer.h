@@ -34,7 +34,7 @@ struct LshOptions {
 struct MixerOptions {
   bool causal = true;                 // state mixers with a decay or the delta rule have no other order
   bool cross = false;                 // keys come from another sequence: S is free, not causal
-  double scale = 0;                   // on q (after phi); 0 means the default: 1 if the mixer is normalised, else K^-1/2
+  double scale = 0;                   // on q (after phi); 0 means the default: normalised state mixers 1, others K^-1/2
   double eps = 1e-6;                  // added to the normaliser of normalised state mixers
   bool normalise = true;              // false: a normalised state mixer leaves the division out, and z as it is
   const FeatureMap* feature_map = nullptr;  // of q and k; null: the mixer's default
