@@ -38,6 +38,7 @@ std::vector<std::pair<std::string, ModelConfig>> AllModels() {
   models.emplace_back("hybrid", hybrid);
   ModelConfig maps = Text("linear,retention", "modern");
   maps.feature_map = "hedgehog", maps.rope_theta = 100, maps.output_gate = "swish";
+  maps.decay_schedule = "lightning";
   models.emplace_back("hedgehog and retention", maps);
   return models;
 }
