@@ -2,9 +2,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <stdlib.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <chrono>
 #include <cmath>
@@ -16,6 +13,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/temporary_directory.h"
+#include "program_testing.h"
 
 namespace linattn {
 namespace {
@@ -44,22 +42,9 @@ class CompareTest : public testing::Test {
   }
 
   pid_t Start(const Words& words) const {
-    const pid_t child = fork();
-    if (child != 0) return child;
-    if (freopen(log_.c_str(), "w", stdout) == nullptr || dup2(1, 2) < 0) _exit(127);
-    std::vector<char*> argv = {const_cast<char*>(kProgram)};
-    for (const std::string& word : words) argv.push_back(const_cast<char*>(word.c_str()));
-    argv.push_back(nullptr);
-    setenv("OMP_WAIT_POLICY", "passive", 1);
-    execv(kProgram, argv.data());
-    _exit(127);
+    return program_testing::Start(kProgram, words, log_, "w");
   }
-  static int Wait(pid_t child) {
-    int status = 0;
-    waitpid(child, &status, 0);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
-  }
-  int Run(const Words& words) const { return Wait(Start(words)); }
+  int Run(const Words& words) const { return program_testing::Wait(Start(words)); }
 
   std::string Text(const std::string& name) const {
     return std::string(AsText(ReadFile(out_ + "/" + name)));
@@ -126,7 +111,7 @@ TEST_F(CompareTest, InterruptKeepsWhatIsDoneAndTheRestGoesOn) {
   for (int i = 0; i < 3000 && (!fs::exists(metrics) || fs::file_size(metrics) < 500); ++i)
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   kill(child, SIGINT);
-  EXPECT_EQ(Wait(child), 130) << Log();
+  EXPECT_EQ(program_testing::Wait(child), 130) << Log();
   EXPECT_THAT(Log(), HasSubstr("go on with the same command"));
   EXPECT_EQ(Report()["mixers"].size(), 1u);
   EXPECT_FALSE(fs::exists(out_ + "/softmax/result.json"));

@@ -2,9 +2,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <stdlib.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <chrono>
 #include <filesystem>
@@ -18,10 +15,12 @@
 #include "base/json.h"
 #include "base/random.h"
 #include "base/temporary_directory.h"
+#include "program_testing.h"
 
 namespace linattn {
 namespace {
 
+using program_testing::Wait;
 using testing::HasSubstr;
 using testing::Not;
 constexpr const char* kProgram = LINATTN_BIN "/linattn-train";
@@ -54,24 +53,8 @@ std::vector<std::string> TinyRun(const std::string& out, int64_t steps) {
   return words;
 }
 
-// Starts the program with its output in `log`, errors too. Returns its process.
 pid_t Start(const std::vector<std::string>& words, const std::string& log) {
-  const pid_t child = fork();
-  if (child != 0) return child;
-  if (freopen(log.c_str(), "a", stdout) == nullptr || dup2(1, 2) < 0) _exit(127);
-  std::vector<char*> argv = {const_cast<char*>(kProgram)};
-  for (const std::string& word : words) argv.push_back(const_cast<char*>(word.c_str()));
-  argv.push_back(nullptr);
-  setenv("OMP_WAIT_POLICY", "passive", 1);
-  execv(kProgram, argv.data());
-  _exit(127);
-}
-
-// Its exit status, or minus the signal that ended it.
-int Wait(pid_t child) {
-  int status = 0;
-  waitpid(child, &status, 0);
-  return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+  return program_testing::Start(kProgram, words, log, "a");
 }
 
 void WaitForFile(const std::string& path) {
@@ -184,7 +167,7 @@ TEST_F(TrainProgram, MistakesOfTheCallerHaveStatusTwo) {
   EXPECT_EQ(Run({"train", LINATTN_SOURCE "/configs/text.toml"}), 2);
   EXPECT_THAT(TextOf(log_), HasSubstr("the data must be given (--data)"));
   for (const std::vector<std::string>& wrong :
-       {std::vector<std::string>{"train", "--resume", directory_}, {"export", directory_}}) {
+       {std::vector<std::string>{"train", "--resume", directory_ / "."}, {"export", directory_ / "."}}) {
     EXPECT_EQ(Run(wrong), 2);
     EXPECT_THAT(TextOf(log_), HasSubstr("must be a run's directory"));
   }

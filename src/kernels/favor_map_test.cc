@@ -5,12 +5,13 @@
 #include <thread>
 
 #include "base/error.h"
+#include "kernels/feature_map_testing.h"
 #include "kernels/mixer_testing.h"
 
 namespace linattn {
 namespace {
 
-using Row = std::vector<double>;
+using namespace feature_map_testing;
 
 Row NormalRow(int64_t K, unsigned seed, double size = 1) {
   std::mt19937 random(seed);
@@ -18,17 +19,6 @@ Row NormalRow(int64_t K, unsigned seed, double size = 1) {
   Row x(static_cast<size_t>(K));
   for (double& value : x) value = static_cast<float>(size * normal(random));
   return x;
-}
-
-Row Map(const FeatureMap& map, const Row& x) {
-  const auto K = static_cast<int64_t>(x.size());
-  Row y(static_cast<size_t>(map.Features(K)));
-  map.Forward(x.data(), 1, K, y.data());
-  return y;
-}
-
-double Dot(const Row& x, const Row& y) {
-  return std::inner_product(x.begin(), x.end(), y.begin(), 0.0);
 }
 
 // Section 2.4: rows of a block are orthogonal, their lengths those of normal vectors.

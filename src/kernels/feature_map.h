@@ -57,8 +57,8 @@ class FeatureMap {
 //   favor         positive random features of a fixed projection, see favor_map.h; its OfKeys()
 //                 differs from it
 //
-// NaN stays NaN. Products (squared_relu, dpfp, hadamard, taylor2) overflow float beyond |x| = 1e19, favor
-// beyond 1e36; the others take every finite float.
+// NaN stays NaN. Products (squared_relu, dpfp, hadamard, taylor2) overflow float beyond |x| = 1e19,
+// favor beyond 1e36; the others take every finite float.
 //
 // Throws Error naming the known ones.
 const FeatureMap& FeatureMapByName(std::string_view name);

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "kernels/feature_map_testing.h"
 #include "kernels/mixer_testing.h"
 
 namespace linattn {
@@ -13,7 +14,7 @@ namespace {
 
 constexpr const char* kElementwise[] = {"elu1", "relu", "squared_relu", "identity"};
 
-using Row = std::vector<double>;
+using namespace feature_map_testing;
 
 // Numbers of both signs that float holds, none of them 0.
 template <class R>
@@ -23,17 +24,6 @@ std::vector<R> SomeRows(int64_t n, unsigned seed = 1) {
   std::vector<R> x(static_cast<size_t>(n));
   for (R& value : x) value = static_cast<R>(std::round(normal(random) * 64) / 64 + 1.0 / 128);
   return x;
-}
-
-Row Map(const FeatureMap& map, const Row& x) {
-  const auto K = static_cast<int64_t>(x.size());
-  Row y(static_cast<size_t>(map.Features(K)));
-  map.Forward(x.data(), 1, K, y.data());
-  return y;
-}
-
-double Dot(const Row& x, const Row& y) {
-  return std::inner_product(x.begin(), x.end(), y.begin(), 0.0);
 }
 
 TEST(FeatureMapTest, HasTheRightValues) {
