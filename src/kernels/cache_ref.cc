@@ -90,8 +90,11 @@ void CacheForwardRef(const MixerInputs& in, const MixerDims& dims, const MixerOu
     const double l = read.Probabilities(x, p);
     if (out.norm.present()) *out.norm.At<double>(row, t, x.h) = l;
     double* o = out.o.At<double>(row, t, x.h);
-    for (int64_t s = 0; s < x.keys.length; ++s)
-      for (int64_t c = 0; c < dims.V && p[s] != 0; ++c) o[c] += p[s] * read.v(x, s)[c];
+    for (int64_t s = 0; s < x.keys.length; ++s) {
+      if (p[s] == 0) continue;
+      const double* v = read.v(x, s);
+      for (int64_t c = 0; c < dims.V; ++c) o[c] += p[s] * v[c];
+    }
   });
 }
 
@@ -102,8 +105,14 @@ void CacheBackwardRef(const MixerInputs& in, const MixerDims& dims, const MixerG
   for (const Array& d : {grad.d_q, grad.d_k, grad.d_v}) Fill(d, 0);
   if (!grad.d_o.present()) return;
   std::vector<double> p, d_p;
+  const auto add = [](double factor, const double* x, int64_t n, const Array& to, int64_t b,
+                      int64_t t, int64_t h) {
+    if (!to.present()) return;
+    double* y = to.At<double>(b, t, h);
+    for (int64_t c = 0; c < n; ++c) y[c] += factor * x[c];
+  };
   ForEachQuery(sequences, dims, [&](const CacheQuery& x) {
-    const int64_t row = x.queries.row, t = x.queries[x.i], kv = read.kv(x);
+    const int64_t row = x.queries.row, t = x.queries[x.i], k_row = x.keys.row, kv = read.kv(x);
     read.Probabilities(x, p);
     const double* d_o = grad.d_o.At<double>(row, t, x.h);
     d_p.assign(x.keys.length, 0);
@@ -113,13 +122,9 @@ void CacheBackwardRef(const MixerInputs& in, const MixerDims& dims, const MixerG
     for (int64_t s = 0; s < x.keys.length; ++s) {
       if (p[s] == 0) continue;
       const double d_x = read.scale() * p[s] * (d_p[s] - mean);
-      const int64_t k_row = x.keys.row, key = x.keys[s];
-      for (int64_t c = 0; c < dims.K; ++c) {
-        if (grad.d_q.present()) grad.d_q.At<double>(row, t, x.h)[c] += d_x * read.k(x, s)[c];
-        if (grad.d_k.present()) grad.d_k.At<double>(k_row, key, kv)[c] += d_x * read.q(x)[c];
-      }
-      for (int64_t c = 0; c < dims.V && grad.d_v.present(); ++c)
-        grad.d_v.At<double>(k_row, key, kv)[c] += p[s] * d_o[c];
+      add(d_x, read.k(x, s), dims.K, grad.d_q, row, t, x.h);
+      add(d_x, read.q(x), dims.K, grad.d_k, k_row, x.keys[s], kv);
+      add(p[s], d_o, dims.V, grad.d_v, k_row, x.keys[s], kv);
     }
   });
 }
