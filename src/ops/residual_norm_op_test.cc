@@ -17,7 +17,8 @@ double Worst(const Tensor& x, const Tensor& ref) {
 }
 
 // y, sum and the gradients of x, delta, weight, bias, with both outputs in use, in one precision.
-TensorList RunOnce(bool with_delta, bool use_sum, at::ScalarType type, at::ScalarType narrow) {
+TensorList RunOnce(bool with_delta, bool use_sum, at::ScalarType type, at::ScalarType narrow,
+                   bool with_bias) {
   torch::manual_seed(6);
   const auto leaf = [](const Tensor& x, at::ScalarType t) {
     return x.to(at::kBFloat16).to(t).requires_grad_();  // exact in every type
@@ -26,11 +27,12 @@ TensorList RunOnce(bool with_delta, bool use_sum, at::ScalarType type, at::Scala
                bias = leaf(at::randn({24}), type);
   const Tensor delta = with_delta ? leaf(at::randn({3, 7, 24}), narrow) : Tensor();
   const Tensor d_y = at::randn({3, 7, 24}).to(at::kBFloat16), d_sum = at::randn({3, 7, 24});
-  const auto out = AddNorm(x, delta, weight, bias, 1e-5, narrow);
+  const auto out = AddNorm(x, delta, weight, with_bias ? bias : Tensor(), 1e-5, narrow);
   Tensor loss = (out.y * d_y.to(narrow)).sum(at::kDouble);
   if (use_sum) loss = loss + (out.sum * d_sum.to(type)).sum(at::kDouble);
   loss.backward();
-  TensorList list{out.y.detach(), out.sum.detach(), x.grad(), weight.grad(), bias.grad()};
+  TensorList list{out.y.detach(), out.sum.detach(), x.grad(), weight.grad()};
+  if (with_bias) list.push_back(bias.grad());
   if (with_delta) list.push_back(delta.grad());
   return list;
 }
@@ -38,13 +40,14 @@ TensorList RunOnce(bool with_delta, bool use_sum, at::ScalarType type, at::Scala
 TEST(AddNorm, MatchesFloat64) {
   for (const bool with_delta : {true, false})
     for (const bool use_sum : {true, false})
-      for (const auto narrow : {at::kFloat, at::kBFloat16}) {
-        const auto ref = RunOnce(with_delta, use_sum, at::kDouble, at::kDouble);
-        const auto fast = RunOnce(with_delta, use_sum, at::kFloat, narrow);
-        for (size_t i = 0; i < ref.size(); ++i)
-          EXPECT_LT(Worst(fast[i], ref[i]), fast[i].scalar_type() == at::kFloat ? 2e-6 : 4e-3)
-              << "tensor " << i << " delta " << with_delta << " sum " << use_sum;
-      }
+      for (const auto narrow : {at::kFloat, at::kBFloat16})
+        for (const bool with_bias : {true, false}) {  // false: RMSNorm
+          const auto ref = RunOnce(with_delta, use_sum, at::kDouble, at::kDouble, with_bias);
+          const auto fast = RunOnce(with_delta, use_sum, at::kFloat, narrow, with_bias);
+          for (size_t i = 0; i < ref.size(); ++i)
+            EXPECT_LT(Worst(fast[i], ref[i]), fast[i].scalar_type() == at::kFloat ? 2e-6 : 4e-3)
+                << "tensor " << i << " delta " << with_delta << " sum " << use_sum;
+        }
 }
 
 TEST(AddNorm, RefusesWrongShapes) {
