@@ -120,6 +120,14 @@ TEST_F(CompareTest, InterruptKeepsWhatIsDoneAndTheRestGoesOn) {
   EXPECT_EQ(Report()["mixers"].size(), 2u);
 }
 
+TEST_F(CompareTest, MixersThatDivergeAreNamedAndAllAreTried) {
+  Words words = Command("linear,softmax", {"--steps", "20"});
+  words.insert(words.end(), {"--set", "train.lr=1e30", "--set", "train.clip=0", "--quiet"});
+  EXPECT_EQ(Run(words), 1);
+  EXPECT_THAT(Log(), HasSubstr("but these do not (see above): linear, softmax"));
+  EXPECT_TRUE(Report()["mixers"].empty());
+}
+
 // What is wrong is said before anything is made or trained.
 TEST_F(CompareTest, RefusesBeforeAnyWork) {
   const std::vector<std::pair<Words, std::string>> wrong = {

@@ -45,7 +45,7 @@ class Comparison {
     CheckEarlierRuns();
   }
 
-  CompareEnd Run() {
+  CompareResult Run() {
     fs::create_directories(o_.directory + "/configs");
     for (size_t i = 0; i < entries_.size() && !Stopped(); ++i) {
       const Entry& entry = entries_[i];
@@ -55,9 +55,7 @@ class Comparison {
         failed_.push_back(entry.spec.text);
       Report();
     }
-    if (Stopped()) return CompareEnd::kStopped;
-    if (!failed_.empty()) Note("failed: {}", fmt::join(failed_, ", "));
-    return failed_.empty() ? CompareEnd::kFinished : CompareEnd::kFailed;
+    return {Stopped(), failed_};
   }
 
  private:
@@ -290,11 +288,11 @@ class Comparison {
 
 }  // namespace
 
-CompareEnd Compare(const CompareOptions& options) {
+CompareResult Compare(const CompareOptions& options) {
   try {
     return Comparison(options).Run();
   } catch (const StoppedEarly&) {
-    return CompareEnd::kStopped;
+    return {.stopped = true, .failed = {}};
   }
 }
 

@@ -21,11 +21,10 @@ struct CompareOptions {
   std::function<int()> signal;  // the signal that asks to stop, or 0; may be null
 };
 
-enum class CompareEnd {
-  kFinished,
-  kStopped,
-  kFailed
-};  // kFailed: of some mixer, the others are done
+struct CompareResult {
+  bool stopped = false;             // by options.signal
+  std::vector<std::string> failed;  // these mixers; the others are done, unless it was stopped
+};
 
 // Trains every mixer on the same data in the same order for as many steps, in a process of its own,
 // at as many parameters as the first (mlp_dim makes up the difference), and writes into
@@ -36,6 +35,6 @@ enum class CompareEnd {
 // The same call goes on where it stopped: runs that are done are not trained again. Throws Error
 // before any work if a mixer, the config or the data are wrong, or if the directory holds a
 // comparison with other settings.
-CompareEnd Compare(const CompareOptions& options);
+CompareResult Compare(const CompareOptions& options);
 
 }  // namespace linattn

@@ -1,6 +1,6 @@
 #include "train/compare_verb.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cctype>
@@ -79,15 +79,18 @@ int RunCompare(const CompareFlags& flags, const std::vector<std::string>& argume
   for (const std::string& word : arguments) options.command += " " + Quoted(word);
   options.log = flags.quiet ? nullptr : stdout;
   options.signal = signal;
-  switch (Compare(options)) {
-    case CompareEnd::kStopped:
-      fmt::print(stderr, "stopped; what is done is in {}/compare.md; go on with the same command\n",
-                 flags.out);
-      return 128 + signal();
-    case CompareEnd::kFailed:
-      return 1;
-    case CompareEnd::kFinished:
-      break;
+  const CompareResult result = Compare(options);
+  if (result.stopped) {
+    fmt::print(stderr, "stopped; what is done is in {}/compare.md; go on with the same command\n",
+               flags.out);
+    return 128 + signal();
+  }
+  if (!result.failed.empty()) {
+    fmt::print(stderr,
+               "linattn: [compare] every mixer must succeed, but these do not (see above): {}; the "
+               "others are in {}/compare.md\n",
+               fmt::join(result.failed, ", "), flags.out);
+    return 1;
   }
   if (!flags.quiet) fmt::print("{0}/compare.md, {0}/curves.svg\n", flags.out);
   return 0;
