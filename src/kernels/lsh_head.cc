@@ -24,8 +24,7 @@ void ForEachBucket(const LshOptions& lsh, LshLists& lists, SoftmaxGroup g, const
     lists.Sort(r);
     for (int64_t b = 0; b < lsh.buckets; ++b) {
       const LshLists::Bucket x = lists.At(b);
-      const bool alone = x.old + x.fresh == 1 && x.visible.hidden[0] == 0;
-      if (x.fresh == 0 || alone) continue;
+      if (x.fresh == 0 || (x.old + x.fresh == 1 && x.visible.hidden[0] == 0)) continue;
       g.queries = {.row = 0, .begin = 0, .length = x.fresh, .index = x.queries};
       g.keys = {.row = 0, .begin = 0, .length = x.old + x.fresh, .index = x.keys};
       g.visible = x.visible;
