@@ -124,9 +124,11 @@ std::vector<float> FixedDecayOf(const ModelConfig& c, int64_t layer) {
   return FixedLogDecay(MixerByName(c.mixers[layer]), schedule, c.value_heads, layer, c.layers());
 }
 
-std::vector<float> InitialFeaturesOf(const ModelConfig& c, int64_t layer) {
+std::vector<float> FeaturesOf(const ModelConfig& c, int64_t layer, int64_t draw) {
   const LayerPlan p = PlanLayer(c, layer);
-  const uint64_t seed = static_cast<uint64_t>(c.feature_seed) * 4096 + static_cast<uint64_t>(layer);
+  constexpr uint64_t kDraws = 0x9E3779B97F4A7C15;  // far apart
+  const uint64_t seed = static_cast<uint64_t>(c.feature_seed) * 4096 +
+                        static_cast<uint64_t>(layer) + static_cast<uint64_t>(draw) * kDraws;
   return OrthogonalProjection(p.features, p.head_dim, seed);
 }
 

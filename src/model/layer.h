@@ -79,9 +79,9 @@ MixerDims StateDimsOf(const ModelConfig& config, int64_t layer);
 // [value_heads] g of a layer with DecayGate::kFixed, the same for every token.
 std::vector<float> FixedDecayOf(const ModelConfig& config, int64_t layer);
 
-// [features, head_dim] what a layer with random features starts with: a function of feature_seed
-// and the layer.
-std::vector<float> InitialFeaturesOf(const ModelConfig& config, int64_t layer);
+// [features, head_dim] random features of a layer: a function of feature_seed, the layer and the
+// draw, 0 being the one that a model starts with.
+std::vector<float> FeaturesOf(const ModelConfig& config, int64_t layer, int64_t draw = 0);
 
 // A layer's random features as the maps of q and k.
 class RandomFeatures {

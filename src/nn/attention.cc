@@ -73,7 +73,7 @@ Attention::Attention(const ModelConfig& c, int64_t layer)
   };
   if (p.decay_gate == DecayGate::kSoftplus) AddSoftplusParameters();
   if (p.features > 0) {
-    const Tensor drawn = at::tensor(InitialFeaturesOf(c, layer));
+    const Tensor drawn = at::tensor(FeaturesOf(c, layer));
     features_ = register_parameter("features", drawn.view({p.features, p.head_dim}), false);
     FeaturesChanged();
   }
@@ -138,6 +138,13 @@ void Attention::AddGates(const ModelConfig& c) {
   if (p.beta()) b_proj_ = AddGate("b_proj", p.value_heads, 0, false).first;
   if (p.output_gate != OutputGate::kNone)
     gate_ = AddGate("g_proj", p.output_channels(), p.gate_rank, p.gate_rank > 0);
+}
+
+void Attention::RedrawFeatures(const ModelConfig& c, int64_t draw) {
+  if (!features_.defined()) return;
+  torch::NoGradGuard no_grad;
+  features_.copy_(at::tensor(FeaturesOf(c, layer_, draw)).view(features_.sizes()));
+  FeaturesChanged();
 }
 
 void Attention::FeaturesChanged() {

@@ -41,6 +41,7 @@ struct Filter : torch::nn::Module {
 struct Attention : torch::nn::Module {
   Attention(const ModelConfig& config, int64_t layer);
   at::Tensor Forward(const at::Tensor& x, const Pass& pass) const;  // [B,T,dim]
+  void RedrawFeatures(const ModelConfig& config, int64_t draw);
   void FeaturesChanged();  // the tensor `features` has been written into
 
  private:

@@ -97,6 +97,10 @@ NamedList Transformer::NamedParameters() const {
   return list;
 }
 
+void Transformer::RedrawFeatures(int64_t draw) {
+  for (const auto& layer : impl_->model.layers) layer->attn->RedrawFeatures(config(), draw);
+}
+
 std::string Transformer::FirstNonFinite(const Tensor& tokens, const Tensor* mask) {
   torch::NoGradGuard no_grad;
   for (const auto& [name, tensor] : NamedParameters())

@@ -52,6 +52,10 @@ class Transformer {
   // others (random features) are drawn anew, the same, by the config's feature_seed.
   std::vector<std::pair<std::string, at::Tensor>> NamedParameters() const;
 
+  // Draws the random features of all layers anew, a function of feature_seed and `draw`; 0: those
+  // of the beginning. Not between a forward pass and its backward.
+  void RedrawFeatures(int64_t draw);
+
   // Where the first NaN or infinity of a forward pass (in evaluation mode, without gradients)
   // arises: the name of a parameter ("layers.2.mlp.up_proj.weight"), else of the first layer whose
   // output holds one

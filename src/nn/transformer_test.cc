@@ -251,6 +251,10 @@ TEST(Transformer, RandomFeaturesAreFixedAndSaved) {
   EXPECT_FALSE(at::equal(other.Forward(tokens), out));
   other.Import(model.Export());
   EXPECT_TRUE(at::equal(other.Forward(tokens), out));
+  model.RedrawFeatures(1);
+  EXPECT_FALSE(at::equal(model.Forward(tokens), out));
+  model.RedrawFeatures(0);
+  EXPECT_TRUE(at::equal(model.Forward(tokens), out));
 }
 
 // D10: an untrained byte model knows nothing, at any width.

@@ -45,6 +45,7 @@ void VisitTrain(Config& c, Visit&& visit) {
   visit("dtype", c.dtype);
   visit("seed", c.seed);
   visit("ema", c.ema);
+  visit("redraw_features_every", c.redraw_features_every);
   visit("skip_nonfinite", c.skip_nonfinite);
   visit("log_every", c.log_every);
   visit("eval_every", c.eval_every);
@@ -250,6 +251,7 @@ void CheckRunConfig(const RunConfig& config) {
   CheckRange("train.clip", t.clip, 0, kMany);
   CheckChoice("train.dtype", t.dtype, {"f32", "bf16"});
   CheckRange("train.ema", t.ema, 0, 0.9999999);
+  CheckRange("train.redraw_features_every", t.redraw_features_every, 0, kMany);
   CheckRange("train.log_every", t.log_every, 1, kMany);
   CheckRange("train.eval_every", t.eval_every, 0, kMany);
   CheckRange("train.eval_examples", t.eval_examples, 0, kMany);

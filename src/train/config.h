@@ -30,7 +30,8 @@ struct TrainConfig {
   std::string dtype = "bf16";  // of activations and products: "f32" | "bf16"
   int64_t seed = 1;
   double ema = 0;  // decay of the weights' running mean, which is then evaluated; 0: off
-  bool skip_nonfinite = false;  // skip updates whose loss or gradient is not finite
+  int64_t redraw_features_every = 0;  // updates between draws of random features; 0: drawn once
+  bool skip_nonfinite = false;        // skip updates whose loss or gradient is not finite
 
   int64_t log_every = 10;
   int64_t eval_every = 500;     // also at step 0 and at the end; 0: only then

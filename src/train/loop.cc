@@ -68,7 +68,8 @@ struct Learner {
   explicit Learner(const RunConfig& config)
       : model(Seeded(config)),
         parameters(model.NamedParameters()),
-        optimiser(config.train, parameters) {
+        optimiser(config.train, parameters),
+        redraw_every(config.train.redraw_features_every) {
     if (config.train.ema > 0) {
       average = std::make_unique<WeightAverage>(config.train.ema, parameters);
     }
@@ -101,7 +102,14 @@ struct Learner {
     const RunState state = LoadCheckpoint(path, tensors);
     Generator().set_state(tensors.back().second);
     optimiser.SetUpdates(state.step - state.skipped);
+    if (redraw_every > 0) model.RedrawFeatures((state.step - 1) / redraw_every);
     return state;
+  }
+
+  // Random features of the update that follows `step` others: a function of the step, so that
+  // checkpoints need not hold them.
+  void RedrawFeatures(int64_t step) {
+    if (redraw_every > 0 && step % redraw_every == 0) model.RedrawFeatures(step / redraw_every);
   }
 
   void Export(const std::string& path, const std::string& storage, const RunState& state) {
@@ -118,6 +126,7 @@ struct Learner {
   NamedTensors parameters;
   Optimiser optimiser;
   std::unique_ptr<WeightAverage> average;
+  int64_t redraw_every = 0;
 };
 
 class Run {
@@ -236,6 +245,7 @@ Run::StepReport Run::Step() {
   StepReport report;
   report.rate = LearningRate(ScheduleOf(t_, state_.total), state_.step + 1);
   learner_.optimiser.ZeroGradients();
+  learner_.RedrawFeatures(state_.step);
   report.loss = AccumulateGradients(batches, [&](const Batch& batch) {
     const at::Tensor outputs = learner_.model.Forward(batch.inputs);
     return TokenLoss(config_.model, outputs, batch.targets).sum(at::kDouble);

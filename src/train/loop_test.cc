@@ -162,6 +162,24 @@ TEST_F(Loop, ResumedRunEqualsTheUnbrokenOneBitForBit) {  // D3
             ReadFile(directory_ / "whole/model.safetensors"));
 }
 
+TEST_F(Loop, RedrawnFeaturesResumeToo) {
+  const auto features = [](const std::string& run) {
+    return LoadModel(run + "/model.safetensors").Get("layers.0.attn.features");
+  };
+  const auto config = [](int64_t steps, int64_t every) {
+    return TinyText({"model.mixer=performer", "train.export_weights=last",
+                     fmt::format("train.steps={}", steps),
+                     fmt::format("train.redraw_features_every={}", every)});
+  };
+  Train(config(20, 8), In(directory_ / "one"));
+  EXPECT_THROW(Train(config(20, 8), KilledAfter(directory_ / "two", 13)), Killed);
+  Resume(config(20, 8), In(directory_ / "two"));  // from step 10
+  EXPECT_EQ(WeightsOf(directory_ / "two", 20), WeightsOf(directory_ / "one", 20));
+  EXPECT_EQ(features(directory_ / "two"), features(directory_ / "one"));
+  Train(config(20, 0), In(directory_ / "fixed"));
+  EXPECT_NE(features(directory_ / "fixed"), features(directory_ / "one"));
+}
+
 TEST_F(Loop, EveryOptimiserAndBfloat16Resume) {
   for (const char* optimiser : {"adam", "adamw"}) {
     const RunConfig config = TinyText(
