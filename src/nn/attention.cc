@@ -84,24 +84,28 @@ Attention::Attention(const ModelConfig& c, int64_t layer)
   const double out = OutputDeviation(p.output_channels(), c.layers());
   o_proj_ = register_module("o_proj",
                             std::make_shared<Projection>(p.output_channels(), dim_, out, p.bias));
-  if (p.conv_size > 0) {
-    const auto filter = [&](const char* name, int64_t channels) {
-      return register_module(name, std::make_shared<Filter>(channels, p.conv_size));
-    };
-    q_conv_ = filter("q_conv1d", p.query_channels());
-    if (p.key_channels() > 0) k_conv_ = filter("k_conv1d", p.key_channels());
-    v_conv_ = filter("v_conv1d", p.value_channels());
-  }
-  if (p.map_dim > 0) {
-    const auto map = [&](const char* name) {
-      const auto made = std::make_shared<Projection>(p.head_dim, p.map_dim, 0.0, true);
-      made->weight.set_data(InitialMap(p.map_dim, p.head_dim));
-      return register_module(name, made);
-    };
-    feature_map_q_ = map("feature_map_q"), feature_map_k_ = map("feature_map_k");
-  }
+  if (p.conv_size > 0) AddFilters();
+  if (p.map_dim > 0) AddFeatureMaps();
   if (p.output_norm)
     o_norm_ = register_module("o_norm", std::make_shared<Norm>(p.value_dim, c.norm_eps, false));
+}
+
+void Attention::AddFilters() {
+  const auto filter = [&](const char* name, int64_t channels) {
+    return register_module(name, std::make_shared<Filter>(channels, plan_.conv_size));
+  };
+  q_conv_ = filter("q_conv1d", plan_.query_channels());
+  if (plan_.key_channels() > 0) k_conv_ = filter("k_conv1d", plan_.key_channels());
+  v_conv_ = filter("v_conv1d", plan_.value_channels());
+}
+
+void Attention::AddFeatureMaps() {
+  const auto map = [&](const char* name) {
+    const auto made = std::make_shared<Projection>(plan_.head_dim, plan_.map_dim, 0.0, true);
+    made->weight.set_data(InitialMap(plan_.map_dim, plan_.head_dim));
+    return register_module(name, made);
+  };
+  feature_map_q_ = map("feature_map_q"), feature_map_k_ = map("feature_map_k");
 }
 
 void Attention::AddSoftplusParameters() {

@@ -54,6 +54,8 @@ struct Attention : torch::nn::Module {
   GatePath AddGate(const std::string& name, int64_t out, int64_t rank, bool with_bias);
   void AddGates(const ModelConfig& config);
   void AddSoftplusParameters();
+  void AddFilters();
+  void AddFeatureMaps();
   Projected Project(const at::Tensor& x) const;
   Heads ByHead(const at::Tensor& qkv, const Pass& pass) const;
   at::Tensor LogDecay(const at::Tensor& logits, const at::Tensor& x) const;
