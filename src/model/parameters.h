@@ -34,7 +34,7 @@ struct ParameterSpec {
 //   [HV*V, dim], or g_proj.0.weight [R, dim], g_proj.1.{weight,bias} (kda): output gate
 //   o_proj.{weight,bias} [dim, heads of o * V]
 //   {q,k,v}_conv1d.weight [channels, 1, W]        the last tap is the current token's
-//   feature_map_{q,k}.{weight,bias} [K, K], [K]   learned maps (hedgehog), shared by the heads
+//   feature_map_{q,k}.{weight,bias} [M, K], [M]   M = map_dim, or K of hedgehog; for every head
 //   o_norm.weight [V]
 // Pre-norm:  h = x + attn(attn_norm(x)), y = h + mlp(mlp_norm(h)).  Post-norm: h = attn_norm(x +
 // attn(x)), y = mlp_norm(h + mlp(h)). Both end with norm, then head.
