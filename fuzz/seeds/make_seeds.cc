@@ -83,9 +83,17 @@ void MakePng(const std::string& directory) {
   WritePng(directory + "/frog.png", frog.ImageAt(0));
 }
 
+void MakeFlaConfigs(const std::string& directory) {
+  for (const auto& checkpoint : std::filesystem::directory_iterator(kTestdata + "/fla")) {
+    const std::string name = checkpoint.path().filename().string();
+    WriteFileAtomic(directory + "/" + name, ReadFile(checkpoint.path().string() + "/config.json"));
+  }
+}
+
 void MakeAll(const std::string& root) {
   const std::pair<const char*, void (*)(const std::string&)> kTargets[] = {
       {"safetensors_fuzz", MakeModels},
+      {"fla_config_fuzz", MakeFlaConfigs},
       {"idx_fuzz", MakeIdx},
       {"cifar_fuzz", MakeCifar},
       {"png_fuzz", MakePng}};
