@@ -407,5 +407,58 @@ TEST_F(CliTest, TheLeanProgramKnowsNoLibTorch) {
   EXPECT_GT(files, 50);
 }
 
+// A checkpoint of another program becomes a model like others: token ids in, token ids out.
+TEST_F(CliTest, ConvertMakesAModelOfACheckpoint) {
+  const std::string checkpoint = LINATTN_TESTDATA "/fla/hybrid",
+                    out = Path("converted.safetensors");
+  const std::string convert = "convert --from fla " + checkpoint + " --out " + out;
+  const Result made = Run(convert);
+  ASSERT_EQ(made.status, 0) << made.error;
+  EXPECT_EQ(made.out, out +
+                          ": gated_deltanet, 3 layers (2 x gated_delta, 1 x softmax), dim 32, "
+                          "vocabulary 40, up to 64 tokens\n52 tensors, 21904 parameters in F32\n"
+                          "start token 40: as token 1\n");
+  const Result generated = Run("generate " + out + " --prompt '3 17, 5' --tokens 6 --seed 4");
+  EXPECT_TRUE(std::regex_match(generated.out, std::regex("([0-9]+ ){5}[0-9]+\n"))) << generated.out;
+  EXPECT_EQ(
+      Run("generate " + out + " --prompt '3 17 5' --tokens 6 --seed 4 --out " + Path("ids")).status,
+      0);
+  EXPECT_EQ(AsText(ReadFile(Path("ids"))), generated.out);
+  for (const char* prompt : {"40", "-1", "3 x", "3.5", "99999999999"}) {
+    const Result refused = Run("generate " + out + " --prompt=" + "'" + prompt + "'");
+    EXPECT_EQ(refused.status, 2);
+    EXPECT_THAT(refused.error, HasSubstr("the prompt must be token ids from 0 to 39")) << prompt;
+  }
+  EXPECT_EQ(Run(convert + " --dtype bf16 --max-len 4096 --quiet").out, "");
+  EXPECT_THAT(Run("inspect " + out).out,
+              AllOf(HasSubstr("in BF16"), HasSubstr("up to 4096 tokens")));
+}
+
+TEST_F(CliTest, ConvertWritesNothingUnlessAllIsRight) {
+  const std::string checkpoint = Path("checkpoint"), out = Path("kept.safetensors");
+  fs::copy(LINATTN_TESTDATA "/fla/gla", checkpoint);
+  WriteFileAtomic(out, std::string_view("kept"));
+  const std::string to = " --out " + out;
+  const auto refuses = [&](const std::string& arguments, const std::string& message) {
+    const Result result = Run("convert " + arguments);
+    EXPECT_EQ(result.status, 2) << arguments;
+    EXPECT_THAT(result.error, HasSubstr(message));
+    EXPECT_EQ(result.out, "");
+    EXPECT_EQ(AsText(ReadFile(out)), "kept");
+  };
+  const std::string weights = checkpoint + "/model.safetensors";
+  const Bytes before = ReadFile(weights);
+  refuses("--from fla " + checkpoint + " --out " + weights, "must not be a file of the checkpoint");
+  EXPECT_EQ(ReadFile(weights), before);
+  refuses("--from fla " + Path("absent") + to, "cannot read");
+  refuses("--from fla " + out + to, "cannot read");
+  refuses("--from gguf " + checkpoint + to, "--from");
+  refuses("--from fla " + checkpoint, "--out is required");
+  std::string config(AsText(ReadFile(checkpoint + "/config.json")));
+  config.replace(config.find("\"vocab_size\": 40"), 16, "\"vocab_size\": 41");
+  WriteFileAtomic(checkpoint + "/config.json", config);
+  refuses("--from fla " + checkpoint + to, "lm_head.weight must be [41,32], but is [40,32]");
+}
+
 }  // namespace
 }  // namespace linattn
