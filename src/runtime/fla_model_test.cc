@@ -13,6 +13,9 @@
 namespace linattn {
 namespace {
 
+// float32 sums through two or three layers; measured below 5e-6.
+constexpr double kBound = 2e-5;
+
 struct Expected {
   std::vector<int32_t> tokens;  // [T]
   std::vector<double> logits;   // [T, vocab]
@@ -22,27 +25,25 @@ struct Expected {
   }
 };
 
-class FlaModelTest : public ::testing::TestWithParam<const char*> {
- protected:
-  static std::string Directory() { return LINATTN_TESTDATA "/fla/" + std::string(GetParam()); }
-  static Expected Want() {
-    const auto file = SafetensorsFile::Open(Directory() + "/expected.safetensors");
-    Expected want;
-    want.logits = file.Doubles("logits");
-    for (const int64_t id : file.Integers("tokens"))
-      want.tokens.push_back(static_cast<int32_t>(id));
-    return want;
-  }
-};
+std::string Directory(const std::string& name) { return LINATTN_TESTDATA "/fla/" + name; }
+
+Expected ExpectedOf(const std::string& name) {
+  const auto file = SafetensorsFile::Open(Directory(name) + "/expected.safetensors");
+  Expected want;
+  want.logits = file.Doubles("logits");
+  for (const int64_t id : file.Integers("tokens")) want.tokens.push_back(static_cast<int32_t>(id));
+  return want;
+}
+
+class FlaModelTest : public ::testing::TestWithParam<const char*> {};
 
 // Whole sequences, token by token, and in pieces; through a file, so that nothing is in memory
 // only.
 TEST_P(FlaModelTest, LogitsAreThoseOfTheDefinition) {
-  constexpr double kBound = 2e-5;  // float32 sums through two or three layers; measured below 5e-6
-  const Expected want = Want();
+  const Expected want = ExpectedOf(GetParam());
   const size_t T = want.tokens.size();
   const TemporaryDirectory directory;
-  const ModelFile converted = LoadFlaCheckpoint(Directory()).model;
+  const ModelFile converted = LoadFlaCheckpoint(Directory(GetParam())).model;
   const std::string path = directory / "model.safetensors";
   SaveModel(path, converted.config, converted.tensors, converted.storage, converted.metadata);
   const PackedModel model = PackedModel::Load(path);
@@ -64,13 +65,45 @@ TEST_P(FlaModelTest, LogitsAreThoseOfTheDefinition) {
 
 // A start token stands for bos: the copy of its row gives what its id gives.
 TEST_P(FlaModelTest, StartTokenIsBos) {
-  const FlaCheckpoint checkpoint = LoadFlaCheckpoint(Directory());
+  const FlaCheckpoint checkpoint = LoadFlaCheckpoint(Directory(GetParam()));
   ASSERT_EQ(checkpoint.config.start_token, 1);
   const PackedModel model(checkpoint.model.config, checkpoint.model.tensors);
   Session session(model, 2);
   session.Prefill(0, std::vector<int32_t>{1});
   session.Prefill(1, std::vector<int32_t>{static_cast<int32_t>(model.config().start_token(0))});
   ExpectClose(session.outputs(0), session.outputs(1), 0);
+}
+
+// The logits can tell: with one field of the config wrong they are off by more than the bound.
+TEST(FlaModelFieldsTest, WrongFieldsAreSeen) {
+  using Change = void (*)(ModelConfig&);
+  const std::pair<const char*, Change> cases[] = {
+      {"linear_attn", [](ModelConfig& c) { c.attn_normalise = true; }},
+      {"linear_attn_normalised", [](ModelConfig& c) { c.attn_normalise = false; }},
+      {"linear_attn", [](ModelConfig& c) { c.feature_map = "relu"; }},
+      {"gla", [](ModelConfig& c) { c.gate_divisor = 15; }},
+      {"delta_net", [](ModelConfig& c) { c.qk_norm = "none"; }},
+      {"kda_grouped", [](ModelConfig& c) { c.negative_eigenvalues = false; }},
+      {"kda", [](ModelConfig& c) { c.output_gate = "swish"; }},
+      {"hybrid", [](ModelConfig& c) { c.window = 6; }},
+      {"hybrid", [](ModelConfig& c) { c.rope_theta = 1e3; }},
+      {"hybrid", [](ModelConfig& c) { c.norm_eps = 1e-6; }}};
+  int number = 0;
+  for (const auto& [name, change] : cases) {
+    const Expected want = ExpectedOf(name);
+    ModelFile file = LoadFlaCheckpoint(Directory(name)).model;
+    change(file.config);
+    const PackedModel model(file.config, file.tensors);
+    FullPass pass(model);
+    const std::span<const float> got = pass.Run(want.tokens, 1);
+    double error = 0, largest = 0;
+    for (size_t i = 0; i < want.logits.size(); ++i) {
+      error = std::max(error, std::abs(got[i] - want.logits[i]));
+      largest = std::max(largest, std::abs(want.logits[i]));
+    }
+    EXPECT_GT(error, kBound * largest) << name << ", case " << number;
+    ++number;
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Checkpoints, FlaModelTest,
