@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "kernels/machine_peak.h"
+#include "bench_main.h"
 #include "kernels/mixer.h"
 
 namespace linattn {
@@ -200,13 +200,4 @@ void Register() {
 }  // namespace
 }  // namespace linattn
 
-int main(int argc, char** argv) {
-  benchmark::Initialize(&argc, argv);
-  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
-  benchmark::AddCustomContext("float32 FMA peak, GFLOP/s",
-                              fmt::format("{:.0f}", linattn::MeasureFmaPeak()));
-  benchmark::AddCustomContext("threads", std::to_string(omp_get_max_threads()));
-  linattn::Register();
-  benchmark::RunSpecifiedBenchmarks();
-  return 0;
-}
+int main(int argc, char** argv) { return linattn::RunBenchmarks(argc, argv, linattn::Register); }

@@ -14,14 +14,14 @@ struct Series {
 };
 
 struct Axis {
-  std::string label;
+  std::string label{};
   bool log = false;  // then points that are not positive leave a gap too
 };
 
 struct Plot {
-  std::string title;
-  Axis x, y;
-  std::vector<Series> series;
+  std::string title{};
+  Axis x{}, y{};
+  std::vector<Series> series{};
 };
 
 // The plot as an SVG document, readable by itself: 720 x 440 pixels, and wider if there are more

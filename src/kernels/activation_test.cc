@@ -1,25 +1,15 @@
 #include "kernels/activation.h"
 
 #include <gtest/gtest.h>
-#include <hwy/targets.h>
 
 #include <cmath>
-#include <functional>
 #include <limits>
 #include <vector>
 
+#include "kernels/simd_testing.h"
+
 namespace linattn {
 namespace {
-
-// Runs `body` once on every SIMD target that this machine and binary have.
-void OnEveryTarget(const std::function<void()>& body) {
-  for (const int64_t target : hwy::SupportedAndGeneratedTargets()) {
-    SCOPED_TRACE(hwy::TargetName(target));
-    hwy::SetSupportedTargetsForTest(target);
-    body();
-    hwy::SetSupportedTargetsForTest(0);
-  }
-}
 
 double ExactGelu(double x) { return 0.5 * x * std::erfc(-x / std::sqrt(2.0)); }
 

@@ -1,27 +1,17 @@
 #include "kernels/gates.h"
 
 #include <gtest/gtest.h>
-#include <hwy/targets.h>
 
 #include <cmath>
-#include <functional>
 #include <limits>
 #include <vector>
 
 #include "kernels/output_gate.h"
+#include "kernels/simd_testing.h"
 #include "kernels/swiglu.h"
 
 namespace linattn {
 namespace {
-
-void OnEveryTarget(const std::function<void()>& body) {
-  for (const int64_t target : hwy::SupportedAndGeneratedTargets()) {
-    SCOPED_TRACE(hwy::TargetName(target));
-    hwy::SetSupportedTargetsForTest(target);
-    body();
-    hwy::SetSupportedTargetsForTest(0);
-  }
-}
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 

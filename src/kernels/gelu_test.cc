@@ -1,24 +1,15 @@
 #include "kernels/gelu.h"
 
 #include <gtest/gtest.h>
-#include <hwy/targets.h>
 
 #include <cmath>
-#include <functional>
 #include <limits>
 #include <vector>
 
+#include "kernels/simd_testing.h"
+
 namespace linattn {
 namespace {
-
-void OnEveryTarget(const std::function<void()>& body) {
-  for (const int64_t target : hwy::SupportedAndGeneratedTargets()) {
-    SCOPED_TRACE(hwy::TargetName(target));
-    hwy::SetSupportedTargetsForTest(target);
-    body();
-    hwy::SetSupportedTargetsForTest(0);
-  }
-}
 
 double ExactSlope(double x) {
   return 0.5 * std::erfc(-x / std::sqrt(2.0)) + x * std::exp(-0.5 * x * x) / std::sqrt(2 * M_PI);

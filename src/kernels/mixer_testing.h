@@ -6,10 +6,10 @@
 #include <omp.h>
 
 #include <cstring>
-#include <functional>
 #include <memory>
 
 #include "kernels/mixer_problem_testing.h"
+#include "kernels/simd_testing.h"
 
 // Runs the problems of tests of mixers through the reference functions in float64 and through the
 // fast ones in another dtype, in buffers and scratch that start as NaN and end in guard words.
@@ -224,15 +224,6 @@ inline void ExpectClose(const Mixer& mixer, const Results& x, const Results& ref
   for (const auto& [name, expected] : ref) {
     const double bound = name[1] == '_' ? mixer.tolerance.backward : mixer.tolerance.forward;
     EXPECT_LE(RelativeError(x.at(name), expected, floor), bound) << name;
-  }
-}
-
-inline void OnEveryTarget(const std::function<void()>& body) {
-  for (const int64_t target : hwy::SupportedAndGeneratedTargets()) {
-    SCOPED_TRACE(hwy::TargetName(target));
-    hwy::SetSupportedTargetsForTest(target);
-    body();
-    hwy::SetSupportedTargetsForTest(0);
   }
 }
 

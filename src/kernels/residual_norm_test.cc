@@ -1,27 +1,18 @@
 #include "kernels/residual_norm.h"
 
 #include <gtest/gtest.h>
-#include <hwy/targets.h>
 #include <omp.h>
 
 #include <cmath>
-#include <functional>
 #include <random>
 #include <vector>
+
+#include "kernels/simd_testing.h"
 
 namespace linattn {
 namespace {
 
 using Doubles = std::vector<double>;
-
-void OnEveryTarget(const std::function<void()>& body) {
-  for (const int64_t target : hwy::SupportedAndGeneratedTargets()) {
-    SCOPED_TRACE(hwy::TargetName(target));
-    hwy::SetSupportedTargetsForTest(target);
-    body();
-    hwy::SetSupportedTargetsForTest(0);
-  }
-}
 
 // Values that bfloat16 holds exactly, so that both dtypes see the same.
 std::vector<float> Random(int64_t n, int seed, float mean = 0) {

@@ -1,27 +1,17 @@
 #include "kernels/short_conv.h"
 
 #include <gtest/gtest.h>
-#include <hwy/targets.h>
 #include <omp.h>
 
 #include <cmath>
-#include <functional>
 #include <random>
 #include <vector>
 
 #include "base/error.h"
+#include "kernels/simd_testing.h"
 
 namespace linattn {
 namespace {
-
-void OnEveryTarget(const std::function<void()>& body) {
-  for (const int64_t target : hwy::SupportedAndGeneratedTargets()) {
-    SCOPED_TRACE(hwy::TargetName(target));
-    hwy::SetSupportedTargetsForTest(target);
-    body();
-    hwy::SetSupportedTargetsForTest(0);
-  }
-}
 
 std::vector<float> Random(int64_t n, int seed) {
   std::mt19937 engine(seed);
