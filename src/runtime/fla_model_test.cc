@@ -13,8 +13,9 @@
 namespace linattn {
 namespace {
 
-// float32 sums through two or three layers; measured below 5e-6.
-constexpr double kBound = 2e-5;
+// float32 sums through two or three layers: measured below 5e-6, but for t2r's 1.3e-5, whose small
+// outputs the heads' RMSNorm enlarges by up to 1e-5^-1/2.
+double BoundOf(const std::string& name) { return name == "linear_attn_t2r" ? 5e-5 : 2e-5; }
 
 struct Expected {
   std::vector<int32_t> tokens;  // [T]
@@ -41,6 +42,7 @@ class FlaModelTest : public ::testing::TestWithParam<const char*> {};
 // only.
 TEST_P(FlaModelTest, LogitsAreThoseOfTheDefinition) {
   const Expected want = ExpectedOf(GetParam());
+  const double bound = BoundOf(GetParam());
   const size_t T = want.tokens.size();
   const TemporaryDirectory directory;
   const ModelFile converted = LoadFlaCheckpoint(Directory(GetParam())).model;
@@ -53,14 +55,14 @@ TEST_P(FlaModelTest, LogitsAreThoseOfTheDefinition) {
   Session session(model, 2);
   for (size_t t = 0; t < T; ++t) {
     SCOPED_TRACE(t);
-    ExpectNear(outputs.subspan(t * vocab, vocab), want.At(t), kBound);
+    ExpectNear(outputs.subspan(t * vocab, vocab), want.At(t), bound);
     session.Step(std::vector<int64_t>{0}, std::vector<int32_t>{want.tokens[t]});
-    ExpectNear(session.outputs(0), want.At(t), kBound);
+    ExpectNear(session.outputs(0), want.At(t), bound);
   }
   const std::span<const int32_t> tokens = want.tokens;
   session.Prefill(1, tokens.first(T / 2));
   session.Prefill(1, tokens.subspan(T / 2));
-  ExpectNear(session.outputs(1), want.At(T - 1), kBound);
+  ExpectNear(session.outputs(1), want.At(T - 1), bound);
 }
 
 // A start token stands for bos: the copy of its row gives what its id gives.
@@ -101,7 +103,7 @@ TEST(FlaModelFieldsTest, WrongFieldsAreSeen) {
       error = std::max(error, std::abs(got[i] - want.logits[i]));
       largest = std::max(largest, std::abs(want.logits[i]));
     }
-    EXPECT_GT(error, kBound * largest) << name << ", case " << number;
+    EXPECT_GT(error, BoundOf(name) * largest) << name << ", case " << number;
     ++number;
   }
 }
