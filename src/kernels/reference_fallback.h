@@ -41,8 +41,8 @@ template <const Mixer& mixer>
 const Mixer& Filled() {
   static const Mixer filled = [] {
     Mixer m = mixer;
-    constexpr int64_t kSome = 64;  // allocators refuse to give nothing
-    if (!m.scratch_bytes) m.scratch_bytes = [](const MixerDims&, int) { return kSome; };
+    if (!m.scratch_bytes)  // some: allocators refuse to give nothing
+      m.scratch_bytes = [](const MixerDims&, int) { return int64_t{64}; };
     if (!m.forward)
       m.forward = [](const MixerInputs& in, const MixerOutputs& out, void*) {
         ForwardByReference(mixer, in, out);
