@@ -1,9 +1,11 @@
 // Dense layers: this project's Linear (oneDNN) against LibTorch's at::linear, forward and backward,
 // both types. docs/decisions/0002-onednn-linear.md quotes it. Run nothing beside it.
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 #include <benchmark/benchmark.h>
 #include <fmt/format.h>
 #include <omp.h>
-#include <torch/torch.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include "base/error.h"
 #include "bench_main.h"

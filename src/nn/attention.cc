@@ -1,6 +1,7 @@
 #include "nn/attention.h"
 
-#include <torch/torch.h>
+#include <torch/nn/module.h>
+#include <torch/utils.h>
 
 #include <cmath>
 

@@ -1,6 +1,6 @@
 #include "nn/loss.h"
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
 
 #include <algorithm>
 

@@ -1,7 +1,7 @@
 #include "nn/loss.h"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/utils.h>
 
 #include <limits>
 

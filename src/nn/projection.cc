@@ -1,6 +1,6 @@
 #include "nn/projection.h"
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
 
 #include <cmath>
 

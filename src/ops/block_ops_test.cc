@@ -1,6 +1,6 @@
 // The ops of modern blocks against LibTorch's own operators in float64.
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/utils.h>
 
 #include "base/error.h"
 #include "ops/gradcheck.h"

@@ -1,6 +1,6 @@
 #include "ops/gelu_op.h"
 
-#include <torch/torch.h>
+#include <torch/csrc/autograd/custom_function.h>
 
 #include "kernels/gelu.h"
 #include "ops/torch_array.h"

@@ -1,6 +1,6 @@
 #include "ops/linear_op.h"
 
-#include <torch/torch.h>
+#include <torch/csrc/autograd/custom_function.h>
 
 #include "base/error.h"
 #include "kernels/residual_norm.h"

@@ -1,7 +1,7 @@
 #include "ops/linear_op.h"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/utils.h>
 
 #include <thread>
 

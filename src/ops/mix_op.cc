@@ -1,7 +1,7 @@
 #include "ops/mix_op.h"
 
 #include <omp.h>
-#include <torch/torch.h>
+#include <torch/csrc/autograd/custom_function.h>
 
 #include <array>
 #include <memory>

@@ -1,7 +1,7 @@
 #include "ops/mix_op.h"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/utils.h>
 
 #include <string>
 #include <tuple>

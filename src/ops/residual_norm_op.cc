@@ -1,6 +1,7 @@
 #include "ops/residual_norm_op.h"
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/custom_function.h>
 
 #include "base/error.h"
 #include "kernels/residual_norm.h"

@@ -1,7 +1,7 @@
 #include "ops/residual_norm_op.h"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/utils.h>
 
 #include "base/error.h"
 #include "ops/gelu_op.h"

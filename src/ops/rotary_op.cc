@@ -1,6 +1,6 @@
 #include "ops/rotary_op.h"
 
-#include <torch/torch.h>
+#include <torch/csrc/autograd/custom_function.h>
 
 #include <utility>
 

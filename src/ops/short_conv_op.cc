@@ -1,6 +1,7 @@
 #include "ops/short_conv_op.h"
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/custom_function.h>
 
 #include "base/error.h"
 #include "kernels/short_conv.h"

@@ -1,6 +1,7 @@
 #include "ops/swiglu_op.h"
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/custom_function.h>
 
 #include "base/error.h"
 #include "kernels/swiglu.h"

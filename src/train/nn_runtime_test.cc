@@ -1,6 +1,6 @@
 // What training computes and what the lean runtime computes of its export are the same model.
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/utils.h>
 
 #include <map>
 
