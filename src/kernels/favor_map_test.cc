@@ -99,7 +99,7 @@ TEST(FavorMapTest, FloatMatchesDouble) {
       map.Forward(x.data(), kRows, K, y.data());
       map.Backward(x.data(), y.data(), d_y.data(), kRows, K, d_x.data());
       const std::vector<float> x32(x.begin(), x.end()), d_y32(d_y.begin(), d_y.end());
-      mixer_testing::OnEveryTarget([&] {
+      OnEveryTarget([&] {
         std::vector<float> y32(y.size()), d_x32(x.size());
         map.Forward(x32.data(), kRows, K, y32.data());
         map.Backward(x32.data(), y32.data(), d_y32.data(), kRows, K, d_x32.data());
@@ -161,7 +161,7 @@ TEST(FavorMapTest, KeysNeverOverflow) {
       std::vector<float> x(projection.begin(), projection.end());
       for (float& value : x) value *= size;
       std::vector<float> y(x.size()), d_y(x.size(), 1.0f), d_x(x.size());
-      mixer_testing::OnEveryTarget([&] {
+      OnEveryTarget([&] {
         map.Forward(x.data(), K, K, y.data());
         map.Backward(x.data(), y.data(), d_y.data(), K, K, d_x.data());
         for (const auto& values : {y, d_x})
@@ -184,7 +184,7 @@ TEST(FavorMapTest, CutFeaturesHaveNoGradient) {
   EXPECT_NEAR(y[0], std::exp(60) / std::sqrt(8), 1e12);
   EXPECT_THAT(d_x, testing::Each(0.0));
   const std::vector<float> x32(x.begin(), x.end()), d_y32(d_y.begin(), d_y.end());
-  mixer_testing::OnEveryTarget([&] {
+  OnEveryTarget([&] {
     std::vector<float> y32(M), d_x32(K);
     map.Forward(x32.data(), 1, K, y32.data());
     map.Backward(x32.data(), y32.data(), d_y32.data(), 1, K, d_x32.data());
@@ -200,7 +200,7 @@ TEST(FavorMapTest, RowsDoNotDependOnOthers) {
     const FavorMap map(role, projection, K);
     const Row x64 = NormalRow(kRows * K, 2);
     const std::vector<float> x(x64.begin(), x64.end());
-    mixer_testing::OnEveryTarget([&] {
+    OnEveryTarget([&] {
       std::vector<float> together(kRows * 45), alone(45);
       map.Forward(x.data(), kRows, K, together.data());
       for (int64_t i = 0; i < kRows; ++i) {

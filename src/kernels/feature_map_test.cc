@@ -121,7 +121,7 @@ void ExpectFloatMatchesDouble(const FeatureMap& map, int64_t rows, int64_t K) {
 }
 
 TEST(FeatureMapTest, FloatMatchesDouble) {
-  mixer_testing::OnEveryTarget([] {
+  OnEveryTarget([] {
     for (const FeatureMap* map : AllFeatureMaps())
       for (const int64_t K : {1, 2, 3, 7, 16, 33, 64})
         for (const int64_t rows : {1, 19}) ExpectFloatMatchesDouble(*map, rows, K);
@@ -169,7 +169,7 @@ TEST(FeatureMapTest, LargeValuesDoNotOverflow) {
   const std::map<std::string, float> limits = {
       {"squared_relu", 1e18f}, {"dpfp", 1e18f},     {"dpfp2", 1e18f},   {"dpfp3", 1e18f},
       {"dpfp4", 1e18f},        {"hadamard", 1e18f}, {"taylor2", 1e18f}, {"favor", 1e35f}};
-  mixer_testing::OnEveryTarget([&] {
+  OnEveryTarget([&] {
     for (const FeatureMap* map : AllFeatureMaps()) {
       const auto limit = limits.find(std::string(map->name()));
       for (const int64_t K : {1, 5, 37}) {
@@ -192,7 +192,7 @@ TEST(FeatureMapTest, LargeValuesDoNotOverflow) {
 TEST(FeatureMapTest, ElementwiseExtremes) {
   const float inf = std::numeric_limits<float>::infinity();
   const float x[] = {-inf, -1e30f, -200.0f, -100.0f, 1e30f, std::nanf("")};
-  mixer_testing::OnEveryTarget([&] {
+  OnEveryTarget([&] {
     float y[6];
     FeatureMapByName("elu1").Forward(x, 1, 6, y);
     for (int i = 0; i < 3; ++i) EXPECT_EQ(y[i], 0) << x[i];
@@ -203,7 +203,7 @@ TEST(FeatureMapTest, ElementwiseExtremes) {
 
 // A diverged model must not look sound.
 TEST(FeatureMapTest, NanStaysNan) {
-  mixer_testing::OnEveryTarget([] {
+  OnEveryTarget([] {
     for (const FeatureMap* map : AllFeatureMaps()) {
       for (const int64_t K : {3, 40}) {
         for (const int64_t at : {int64_t{0}, K - 1}) {
@@ -223,7 +223,7 @@ TEST(FeatureMapTest, NanStaysNan) {
 TEST(FeatureMapTest, GradientMayOverwriteItsCotangent) {
   std::vector<std::string> names(std::begin(kElementwise), std::end(kElementwise));
   names.insert(names.end(), {"l2", "exp"});
-  mixer_testing::OnEveryTarget([&] {
+  OnEveryTarget([&] {
     for (const std::string& name : names) {
       const FeatureMap& map = FeatureMapByName(name);
       const auto x = SomeRows<float>(3 * 21), d_y = SomeRows<float>(3 * 21, 2);

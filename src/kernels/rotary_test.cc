@@ -63,7 +63,7 @@ TEST(Rotary, MatchesFloat64Reference) {
       const Array y = MakeArray(wide.data(), {1, p.T, p.heads, C});
       direction == 1 ? rotary.Forward(x, positions, y) : rotary.Backward(x, positions, y);
       EXPECT_LT(Largest(wide, ref), 1e-9);
-      mixer_testing::OnEveryTarget([&] {
+      OnEveryTarget([&] {
         std::vector<float> narrow(p.x.begin(), p.x.end());
         const Array z = MakeArray(narrow.data(), {1, p.T, p.heads, C});  // in place
         direction == 1 ? rotary.Forward(z, positions, z) : rotary.Backward(z, positions, z);
