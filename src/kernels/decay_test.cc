@@ -8,6 +8,8 @@
 #include <random>
 #include <vector>
 
+#include "kernels/simd_testing.h"
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/decay_test.cc"
 #include <hwy/foreach_target.h>
@@ -105,20 +107,18 @@ Floats Factors(Floats g) {
   return g;
 }
 
-void OnEveryTarget(const std::function<void(int64_t n, int64_t F)>& body) {
-  for (const int64_t target : hwy::SupportedAndGeneratedTargets()) {
-    hwy::SetSupportedTargetsForTest(target);
+void OnEveryTargetAndShape(const std::function<void(int64_t n, int64_t F)>& body) {
+  OnEveryTarget([&] {
     for (const auto& [n, F] :
          {std::pair{1, 1}, {2, 3}, {7, 5}, {16, 64}, {13, 100}, {16, 33}, {64, 17}}) {
-      SCOPED_TRACE(testing::Message() << hwy::TargetName(target) << " n=" << n << " F=" << F);
+      SCOPED_TRACE(testing::Message() << "n=" << n << " F=" << F);
       body(n, F);
     }
-    hwy::SetSupportedTargetsForTest(0);
-  }
+  });
 }
 
 TEST(DecayTest, FillDecaysGivesProductsOfFactors) {
-  OnEveryTarget([](int64_t n, int64_t D) {
+  OnEveryTargetAndShape([](int64_t n, int64_t D) {
     const Floats g = Gates(n * D, 1);
     Floats a = g, enter(n * D), leave(n * D), pass(D);
     HWY_DYNAMIC_DISPATCH(Fill)(n, D, a.data(), enter.data(), leave.data(), pass.data());
@@ -143,7 +143,7 @@ TEST(DecayTest, FillDecaysGivesProductsOfFactors) {
 }
 
 TEST(DecayTest, TriangleAndProductAreSumsOverChannels) {
-  OnEveryTarget([](int64_t n, int64_t F) {
+  OnEveryTargetAndShape([](int64_t n, int64_t F) {
     const Floats g = Gates(n * F, 2), x = Normal(n * F, 3), y = Normal(n * F, 4);
     Floats A(n * n, NAN), M(n * n, NAN);
     HWY_DYNAMIC_DISPATCH(Product)(n, F, x.data(), y.data(), Factors(g).data(), A.data());
@@ -164,7 +164,7 @@ TEST(DecayTest, TriangleAndProductAreSumsOverChannels) {
 }
 
 TEST(DecayTest, ProductGradientIsTheSumOverPairs) {
-  OnEveryTarget([](int64_t n, int64_t F) {
+  OnEveryTargetAndShape([](int64_t n, int64_t F) {
     const Floats g = Gates(n * F, 5), x = Normal(n * F, 6), y = Normal(n * F, 7);
     Floats dA = Normal(n * n, 8), dx(n * F), dy(n * F), dg(n * F);
     for (int64_t i = 0; i < n; ++i)
@@ -189,7 +189,7 @@ TEST(DecayTest, ProductGradientIsTheSumOverPairs) {
 }
 
 TEST(DecayTest, GatesGetWhatTheyLieBetween) {
-  OnEveryTarget([](int64_t n, int64_t D) {
+  OnEveryTargetAndShape([](int64_t n, int64_t D) {
     const Floats P = Normal(n * n, 9), enter = Normal(n * D, 10), leave = Normal(n * D, 11);
     const Floats pass = Normal(D, 12);
     Floats crossings(n), ends(n * D);

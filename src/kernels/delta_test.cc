@@ -6,6 +6,8 @@
 #include <random>
 #include <vector>
 
+#include "kernels/simd_testing.h"
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/delta_test.cc"
 #include <hwy/foreach_target.h>
@@ -94,10 +96,9 @@ struct System {
 };
 
 TEST(DeltaTest, SolvesBothWays) {
-  for (const int64_t target : hwy::SupportedAndGeneratedTargets()) {
-    hwy::SetSupportedTargetsForTest(target);
+  OnEveryTarget([&] {
     for (const auto& [n, V] : {std::pair{1, 1}, {2, 3}, {7, 5}, {16, 64}, {13, 100}, {16, 33}}) {
-      SCOPED_TRACE(testing::Message() << hwy::TargetName(target) << " n=" << n << " V=" << V);
+      SCOPED_TRACE(testing::Message() << "n=" << n << " V=" << V);
       System s(n, V);
       s.SolveInDoubles();
       Floats E = s.R, U(n * V, NAN), dE = s.dU, d_beta(n, NAN);
@@ -109,8 +110,7 @@ TEST(DeltaTest, SolvesBothWays) {
       ExpectNear(dE, s.dE, "dE");
       ExpectNear(d_beta, s.d_beta, "d_beta");
     }
-    hwy::SetSupportedTargetsForTest(0);
-  }
+  });
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <random>
 
 #include "base/error.h"
+#include "kernels/simd_testing.h"
 
 namespace linattn {
 namespace {
@@ -28,11 +29,9 @@ const Case kCases[] = {{1, 1, 1},   {1, 256, 1024}, {1, 33, 31},   {2, 5, 33},  
 
 // Each element against a float64 sum; the bound is that of a float32 sum of `in` products.
 TEST(GemmTest, MatchesFloat64OnEveryTarget) {
-  for (const int64_t target : hwy::SupportedAndGeneratedTargets()) {
-    hwy::SetSupportedTargetsForTest(target);
+  OnEveryTarget([&] {
     for (const auto& [M, in, out] : kCases) {
-      SCOPED_TRACE(testing::Message()
-                   << hwy::TargetName(target) << " M=" << M << " in=" << in << " out=" << out);
+      SCOPED_TRACE(testing::Message() << "M=" << M << " in=" << in << " out=" << out);
       const int64_t x_stride = in + 3, y_stride = out + 5;
       const auto x = Normal(M * x_stride, 1), weight = Normal(out * in, 2), bias = Normal(out, 3);
       std::vector<float> y(M * y_stride, -777.0f);
@@ -54,8 +53,7 @@ TEST(GemmTest, MatchesFloat64OnEveryTarget) {
         }
       }
     }
-    hwy::SetSupportedTargetsForTest(0);
-  }
+  });
 }
 
 // A row's result must not depend on its batch, or generation would depend on a neighbour.
@@ -65,16 +63,14 @@ TEST(GemmTest, RowsAreIndependentOfBatchAndThreads) {
   const PackedMatrix w = PackedMatrix::Pack(weight.data(), bias.data(), out, in);
   std::vector<float> together(M * out), alone(M * out);
   const int threads = omp_get_max_threads();
-  for (const int64_t target : hwy::SupportedAndGeneratedTargets()) {
-    hwy::SetSupportedTargetsForTest(target);
+  OnEveryTarget([&] {
     omp_set_num_threads(3);
     MatMul(M, {x.data(), in}, w, {together.data(), out});
     omp_set_num_threads(1);
     for (int64_t m = 0; m < M; ++m)
       MatMul(1, {x.data() + m * in, in}, w, {alone.data() + m * out, out});
-    EXPECT_EQ(together, alone) << hwy::TargetName(target);
-    hwy::SetSupportedTargetsForTest(0);
-  }
+    EXPECT_EQ(together, alone);
+  });
   omp_set_num_threads(threads);
 }
 

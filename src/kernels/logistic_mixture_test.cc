@@ -14,6 +14,7 @@
 #include "base/safetensors.h"
 #include "hwy/highway.h"
 #include "hwy/targets.h"
+#include "kernels/simd_testing.h"
 
 namespace linattn {
 namespace {
@@ -82,16 +83,6 @@ double MaxError(const std::vector<T>& x, const std::vector<double>& reference) {
     size = std::max(size, std::abs(reference[i]));
   }
   return error / size;
-}
-
-template <class Body>
-void OnEveryTarget(const Body& body) {
-  for (const int64_t target : hwy::SupportedAndGeneratedTargets()) {
-    hwy::SetSupportedTargetsForTest(target);
-    SCOPED_TRACE(hwy::TargetName(target));
-    body();
-  }
-  hwy::SetSupportedTargetsForTest(0);
 }
 
 // One component, one channel: numbers worked out by hand from the definition.

@@ -40,8 +40,8 @@ class MixerSuite : public testing::TestWithParam<const Mixer*> {
     SCOPED_TRACE(testing::Message() << "T=" << spec.T << " K=" << spec.K << " V=" << spec.V);
     const Problem p = MakeProblem(mixer(), spec);
     const Results ref = Reference(mixer(), p, backward);
-    // One feature: a normalised output does not depend on q, and d_q is what cancellation leaves; with
-    // the directions of keys (lsh) d_k is that, divided by |k|.
+    // One feature: a normalised output does not depend on q, and d_q is what cancellation leaves;
+    // with the directions of keys (lsh) d_k is that, divided by |k|.
     const double floor = spec.K > 1 ? 0 : mixer().shared_qk ? 1 : 0.1;
     OnEveryTarget([&] { ExpectClose(mixer(), Fast(mixer(), p, backward), ref, floor); });
   }
@@ -512,16 +512,6 @@ TEST_P(MixerSuite, A26OffsetsAre64Bit) {
     for (int64_t i = 0; i < 70 * width; ++i)
       ASSERT_EQ(a.At<float>(i / width / 35, i / width % 35)[i % width], values[i]) << name << i;
   }
-}
-
-template <class Run>
-std::string Message(const Run& run) {
-  try {
-    run();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
 }
 
 TEST_P(MixerSuite, RefusesWhatItWouldMisread) {

@@ -7,13 +7,26 @@
 
 #include <cstring>
 #include <memory>
+#include <string>
 
+#include "base/error.h"
 #include "kernels/mixer_problem_testing.h"
 #include "kernels/simd_testing.h"
 
 // Runs the problems of tests of mixers through the reference functions in float64 and through the
 // fast ones in another dtype, in buffers and scratch that start as NaN and end in guard words.
 namespace linattn::mixer_testing {
+// What run() refuses with, or "no error".
+template <class Run>
+std::string Message(const Run& run) {
+  try {
+    run();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
 // Arrays of one call, in memory of their own.
 class Call {
  public:

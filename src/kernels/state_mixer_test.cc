@@ -71,16 +71,6 @@ Problem Ones(const Mixer& mixer, int64_t T, int64_t K, double g) {
   return p;
 }
 
-template <class Run>
-std::string Message(const Run& run) {
-  try {
-    run();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
-
 // ---- How they follow from each other ----
 
 // The T x T form, by the products of decays between two tokens: with G the running sum of g,

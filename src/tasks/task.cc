@@ -14,6 +14,11 @@ std::unique_ptr<Task> MakeTask(const TaskOptions& options) {
   Fail("task", "task must be one of images, text, but is '{}'", options.model.task);
 }
 
+void NameClasses(const Task& task, ModelConfig& model) {
+  const std::vector<std::string> names = task.class_names();
+  if (model.class_names.empty() && std::ssize(names) == model.classes) model.class_names = names;
+}
+
 Batch EmptyBatch(int64_t rows, int64_t length) {
   return {at::empty({rows, length}, at::kLong), at::empty({rows, length}, at::kLong),
           rows * length};

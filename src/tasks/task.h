@@ -55,6 +55,9 @@ class Task {
 // By model.task. Throws Error if the data are missing, damaged or do not fit the model.
 std::unique_ptr<Task> MakeTask(const TaskOptions& options);
 
+// A conditional model without names takes those of the task's classes, if they are as many.
+void NameClasses(const Task& task, ModelConfig& model);
+
 // One a kind, each in its own file.
 std::unique_ptr<Task> MakeImagesTask(const TaskOptions& options);
 std::unique_ptr<Task> MakeTextTask(const TaskOptions& options);

@@ -106,11 +106,7 @@ class Comparison {
     facts_.metric = task->metric();
     facts_.data = task->Summary();
     eval_batches_ = task->eval_batches();
-    for (Entry& entry : entries_) {  // as a run fills them in
-      std::vector<std::string>& names = entry.config.model.class_names;
-      if (names.empty() && std::ssize(task->class_names()) == entry.config.model.classes)
-        names = task->class_names();
-    }
+    for (Entry& entry : entries_) NameClasses(*task, entry.config.model);
   }
 
   // The steps and parameters that all share: the directory's, if it has them, else new ones.

@@ -136,10 +136,13 @@ Json ReadValue(const std::string& text) {
   }
 }
 
+// The model of a run that names none; the only one with data of its own.
+constexpr const char* kDefaultBase = "fashion-small";
+
 // Every known key with its default, and the three of [model] that resolve into others.
 Json KnownKeys() {
   Json known = ToJson(RunConfig{});
-  known["model"]["base"] = "fashion-small";
+  known["model"]["base"] = kDefaultBase;
   known["model"]["mixer"] = "linear";
   known["model"]["layers"] = 6;
   return known;
@@ -201,7 +204,7 @@ void SetTables(Json& user, const Json& file, const std::string& path) {
 
 // The model's table with base, mixer and layers resolved into ModelConfig's keys.
 Json ResolveModel(Json user) {
-  const std::string base = user.value("base", "fashion-small");
+  const std::string base = user.value<std::string>("base", kDefaultBase);
   Json model = ToJson(base == "none" ? ModelConfig{} : NamedConfig(base, "linear"));
   const auto layers = user.value("layers", std::max<int64_t>(1, model["mixers"].size()));
   Check(layers >= 1 && layers <= 4096, "config", "model.layers must be from 1 to 4096, but is {}",
@@ -277,8 +280,8 @@ RunConfig ResolveConfig(const std::string& path, const std::vector<std::string>&
     if (key == "data.source" && !value.is_string()) value = set.substr(equals + 1);
     SetKey(user, key, value, "--set");
   }
-  const std::string base = user["model"].value("base", "fashion-small");
-  Check(base == "fashion-small" || user["data"].contains("source"), "config",
+  const std::string base = user["model"].value<std::string>("base", kDefaultBase);
+  Check(base == kDefaultBase || user["data"].contains("source"), "config",
         "the data must be given (--data), but are not: a model of base '{}' has none of its own",
         base);
   user["model"] = ResolveModel(user["model"]);

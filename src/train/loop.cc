@@ -156,10 +156,7 @@ class Run {
  private:
   // A conditional model knows what its classes are called.
   const RunConfig& WithClassNames() {
-    ModelConfig& model = config_.model;
-    const std::vector<std::string> names = task_->class_names();
-    if (model.class_names.empty() && static_cast<int64_t>(names.size()) == model.classes)
-      model.class_names = names;
+    NameClasses(*task_, config_.model);
     return config_;
   }
   void OpenMetrics(int64_t step) {
