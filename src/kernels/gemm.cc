@@ -1,15 +1,19 @@
 #include "kernels/gemm.h"
 
 #include <algorithm>
+#include <array>
+#include <utility>
 
 #include "base/error.h"
+#include "kernels/native_dots.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/gemm.cc"
+#include <hwy/cache_control.h>
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
-#include "kernels/gemm-inl.h"
+#include "kernels/dot-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace linattn {
@@ -17,67 +21,187 @@ namespace HWY_NAMESPACE {
 
 constexpr int64_t kPanel = PackedMatrix::kPanel;
 constexpr int64_t kPanelVectors = kPanel / kLanes;
-// Panels that one row meets at a time: enough independent sums to hide the latency of an FMA, and
-// as many streams for the prefetcher.
-constexpr int64_t kRowPanels = std::max<int64_t>(1, 8 / kPanelVectors);
+constexpr int64_t kVectorsAtLeast = std::min<int64_t>(2, kPanelVectors);
 
-void AddBias(const PackedMatrix& w, int64_t p, int64_t M, Rows y) {
-  const float* bias = w.bias();
-  if (!bias) return;
-  const int64_t begin = p * kPanel, width = std::min(kPanel, w.out() - begin);
-  for (int64_t m = 0; m < M; ++m) {
-    float* row = y.data + m * y.stride + begin;
-    ForEachVector(width, [=](auto load, auto store, int64_t i) HWY_ATTR {
-      store(hn::Add(load(row + i), load(bias + begin + i)), row + i);
-    });
+// A tile of sums is kRows x kVectors registers. Few rows take many vectors at a time, to have
+// enough sums in flight to hide the latency of a product, and as many streams of weights for the
+// prefetcher.
+#if HWY_TARGET <= HWY_AVX3  // 32 registers
+constexpr int64_t kTileRows = 12;
+constexpr int64_t TileVectors(int64_t rows) { return rows <= 2 ? 8 : rows <= 4 ? 4 : 2; }
+#elif HWY_TARGET == HWY_SCALAR
+constexpr int64_t kTileRows = 1;
+constexpr int64_t TileVectors(int64_t) { return 4; }
+#else  // 16
+constexpr int64_t kTileRows = 6;
+constexpr int64_t TileVectors(int64_t rows) { return rows == 1 ? 8 : rows <= 3 ? 4 : 2; }
+#endif
+// Up to so many rows the weights are what is waited for.
+constexpr int64_t kStreamRows = 4;
+constexpr int64_t kAheadWords = 8192 / 4;
+
+// Rows of a tile of PreparedRows.
+struct LeftRows {
+  const uint32_t* words;
+  int64_t chunk_words;  // from one chunk to the next
+  const float* scale;
+  const int32_t* offset;
+  Rows y;
+};
+
+// Columns of y, from the first of the tile on.
+struct RightColumns {
+  const uint32_t* words;
+  int64_t chunks, panel_words;
+  const float *bias, *scale;
+  int64_t width;  // how many exist
+  bool add;
+};
+
+template <class Dot, int64_t kRows, int64_t kVectors>
+HWY_INLINE void Products(const LeftRows& left, const RightColumns& right,
+                         typename Dot::Sum (&sum)[kRows][kVectors]) {
+  const uint32_t* HWY_RESTRICT x = left.words;
+  const uint32_t* HWY_RESTRICT w = right.words;
+  for (int64_t c = 0; c < right.chunks; ++c, x += left.chunk_words) {
+    for (int64_t k = 0; k < kChunkWords; ++k, w += kPanel) {
+      typename Dot::Right column[kVectors];
+#pragma GCC unroll 8
+      for (int64_t n = 0; n < kVectors; ++n) {
+        const uint32_t* at = w + n / kPanelVectors * right.panel_words + n % kPanelVectors * kLanes;
+        column[n] = Dot::LoadRight(at);
+        if constexpr (kRows <= kStreamRows) hwy::Prefetch(at + kAheadWords);
+      }
+#pragma GCC unroll 12
+      for (int64_t m = 0; m < kRows; ++m) {
+        const typename Dot::Left row = Dot::SetLeft(x[m * kChunkWords + k]);
+#pragma GCC unroll 8
+        for (int64_t n = 0; n < kVectors; ++n) Dot::Add(sum[m][n], row, column[n]);
+      }
+    }
   }
 }
 
-// A block of rows times panel p.
-void BlockTimesPanel(int64_t M, ConstRows x, const PackedMatrix& w, int64_t p, Rows y) {
-  const int64_t width = std::min(kPanel, w.out() - p * kPanel);
-  Gemm({M, width, w.in()}, {x.data, x.stride, 1}, {w.panel(p), kPanel},
-       {y.data + p * kPanel, y.stride});
-  AddBias(w, p, M, y);
-}
-
-// One row times kRowPanels panels from p on, all within `out`.
-void RowTimesPanels(const float* HWY_RESTRICT x, const PackedMatrix& w, int64_t p, Rows y) {
+template <class Dot>
+HWY_INLINE void Finish(typename Dot::Sum sum, float row_scale, const RightColumns& right, int64_t n,
+                       float* y) {
   const FloatTag d;
-  const int64_t in = w.in();
-  const float* HWY_RESTRICT panel = w.panel(p);
-  FloatVector sum[kRowPanels][kPanelVectors];
-#pragma GCC unroll 8
-  for (int64_t j = 0; j < kRowPanels; ++j)
-#pragma GCC unroll 8
-    for (int64_t n = 0; n < kPanelVectors; ++n) sum[j][n] = hn::Zero(d);
-  for (int64_t k = 0; k < in; ++k) {
-    const FloatVector left = hn::Set(d, x[k]);
-#pragma GCC unroll 8
-    for (int64_t j = 0; j < kRowPanels; ++j)
-#pragma GCC unroll 8
-      for (int64_t n = 0; n < kPanelVectors; ++n)
-        sum[j][n] =
-            hn::MulAdd(left, hn::LoadU(d, panel + (j * in + k) * kPanel + n * kLanes), sum[j][n]);
-  }
-#pragma GCC unroll 8
-  for (int64_t j = 0; j < kRowPanels; ++j) {
-#pragma GCC unroll 8
-    for (int64_t n = 0; n < kPanelVectors; ++n)
-      hn::StoreU(sum[j][n], d, y.data + (p + j) * kPanel + n * kLanes);
-    AddBias(w, p + j, 1, y);
+  FloatVector value = Dot::Float(sum);
+  if constexpr (Dot::kInteger)
+    value = hn::Mul(hn::Mul(value, hn::LoadU(d, right.scale + n)), hn::Set(d, row_scale));
+  if (right.bias) value = hn::Add(value, hn::LoadU(d, right.bias + n));
+  if (n + kLanes <= right.width) {
+    if (right.add) value = hn::Add(value, hn::LoadU(d, y + n));
+    hn::StoreU(value, d, y + n);
+  } else if (n < right.width) {
+    if (right.add) value = hn::Add(value, LoadPartial(y + n, right.width - n));
+    StorePartial(value, y + n, right.width - n);
   }
 }
 
-// Rows times the panels [begin, end).
-void MatMulPanels(int64_t M, ConstRows x, const PackedMatrix& w, int64_t begin, int64_t end,
-                  Rows y) {
-  int64_t p = begin;
-  if (M == 1) {
-    const int64_t whole = std::min(end, w.out() / kPanel);
-    for (; p + kRowPanels <= whole; p += kRowPanels) RowTimesPanels(x.data, w, p, y);
+// One tile. Each sum takes the inputs in order and all else last, so a result does not depend on
+// the tile that it falls into.
+template <class Dot, int64_t kRows, int64_t kVectors>
+HWY_NOINLINE void Tile(const LeftRows& left, const RightColumns& right) {
+  typename Dot::Sum sum[kRows][kVectors];
+#pragma GCC unroll 12
+  for (int64_t m = 0; m < kRows; ++m)
+#pragma GCC unroll 8
+    for (int64_t n = 0; n < kVectors; ++n)
+      sum[m][n] = Dot::Start(Dot::kInteger ? -left.offset[m] : 0);
+  Products<Dot, kRows, kVectors>(left, right, sum);
+#pragma GCC unroll 12
+  for (int64_t m = 0; m < kRows; ++m) {
+    float* y = left.y.data + m * left.y.stride;
+#pragma GCC unroll 8
+    for (int64_t n = 0; n < kVectors; ++n)
+      Finish<Dot>(sum[m][n], Dot::kInteger ? left.scale[m] : 1, right, n * kLanes, y);
   }
-  for (; p < end; ++p) BlockTimesPanel(M, x, w, p, y);
+}
+
+// kRows rows times the vectors [n, end) of columns: as many at a time as the registers hold.
+template <class Dot, int64_t kRows, int64_t kVectors>
+int64_t TilesAlong(const LeftRows& left, const RightColumns& all, int64_t n, int64_t end) {
+  for (; n + kVectors <= end; n += kVectors) {
+    LeftRows rows = left;
+    RightColumns columns = all;
+    rows.y.data += n * kLanes;
+    columns.words += n / kPanelVectors * all.panel_words + n % kPanelVectors * kLanes;
+    columns.width -= n * kLanes;
+    if (all.bias) columns.bias += n * kLanes;
+    if (all.scale) columns.scale += n * kLanes;
+    Tile<Dot, kRows, kVectors>(rows, columns);
+  }
+  if constexpr (kVectors > kVectorsAtLeast)
+    n = TilesAlong<Dot, kRows, kVectors / 2>(left, all, n, end);
+  return n;
+}
+
+template <class Dot, int64_t kRows>
+void RowsTimesPanels(const LeftRows& left, const RightColumns& all, int64_t panels) {
+  TilesAlong<Dot, kRows, TileVectors(kRows)>(left, all, 0, panels * kPanelVectors);
+}
+
+using RowsFunction = void (*)(const LeftRows&, const RightColumns&, int64_t panels);
+template <class Dot, size_t... kIndex>
+constexpr std::array<RowsFunction, sizeof...(kIndex)> RowsTable(std::index_sequence<kIndex...>) {
+  return {RowsTimesPanels<Dot, static_cast<int64_t>(kIndex) + 1>...};
+}
+
+// Tile t of x times panels: in as few pieces of nearly equal size as the registers allow.
+template <class Dot>
+void TileTimesPanels(const PreparedRows& x, int64_t t, const RightColumns& right, int64_t panels,
+                     Rows y) {
+  static constexpr auto kTable = RowsTable<Dot>(std::make_index_sequence<kTileRows>());
+  const int64_t first = x.tile_begin(t), rows = x.tile_begin(t + 1) - first;
+  const int64_t pieces = (rows + kTileRows - 1) / kTileRows;
+  for (int64_t i = 0; i < pieces; ++i) {
+    const int64_t m = i * rows / pieces, end = (i + 1) * rows / pieces;
+    const LeftRows left{x.tile(t) + m * kChunkWords,
+                        rows * kChunkWords,
+                        x.scale() + first + m,
+                        x.offset() + first + m,
+                        {y.data + (first + m) * y.stride, y.stride}};
+    kTable[end - m - 1](left, right, panels);
+  }
+}
+
+template <class Dot>
+void Part(const PreparedRows& x, const PackedMatrix& w, const MatMulPart& part, Rows y) {
+  // Panels that all rows meet while they are in the cache.
+  constexpr int64_t kPanelBlock = 4;
+  const int64_t tiles = x.tiles(), block = tiles > 1 ? kPanelBlock : part.panel_end;
+  const int64_t skipped = part.input_begin / InputsPerChunk(w.type()) * kChunkWords * kPanel;
+  for (int64_t p = part.panel_begin; p < part.panel_end; p += block) {
+    const int64_t column = p * kPanel;
+    const RightColumns right{w.panel(p) + skipped,
+                             x.chunks(),
+                             w.chunks() * kChunkWords * kPanel,
+                             part.bias && w.bias() ? w.bias() + column : nullptr,
+                             w.scale() ? w.scale() + column : nullptr,
+                             w.out() - column,
+                             part.add};
+    for (int64_t t = 0; t < tiles; ++t)
+      TileTimesPanels<Dot>(x, t, right, std::min(block, part.panel_end - p),
+                           {y.data + column, y.stride});
+  }
+}
+
+void TypedPart(const PreparedRows& x, const PackedMatrix& w, const MatMulPart& part, Rows y) {
+#if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
+  const NativeDots native = MachineDots();
+  if (native.bf16 && w.type() == WeightType::kBFloat16)
+    return Part<NativeBFloat16Dot>(x, w, part, y);
+  if (native.int8 && w.type() == WeightType::kInt8) return Part<NativeInt8Dot>(x, w, part, y);
+#endif
+  switch (w.type()) {
+    case WeightType::kFloat32:
+      return Part<Float32Dot>(x, w, part, y);
+    case WeightType::kBFloat16:
+      return Part<BFloat16Dot>(x, w, part, y);
+    case WeightType::kInt8:
+      return Part<Int8Dot>(x, w, part, y);
+  }
 }
 
 }  // namespace HWY_NAMESPACE
@@ -85,44 +209,65 @@ void MatMulPanels(int64_t M, ConstRows x, const PackedMatrix& w, int64_t begin, 
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
+#include <omp.h>
+
 namespace linattn {
 namespace {
 
-HWY_EXPORT(MatMulPanels);
+HWY_EXPORT(TypedPart);
 
 // Below this many multiplications starting a thread team (about 1 us) costs more than it saves.
 constexpr int64_t kParallelWork = 1 << 17;
-// Rows that go through a panel while it is in the cache.
-constexpr int64_t kRowBlock = 64;
-constexpr int64_t kPanelBlock = 4;
+// Rows that go through the weights together: they stay in L2.
+constexpr int64_t kRowBlock = 8 * PreparedRows::kTileRows;
+
+// Every thread its own rows, block by block.
+void MatMulByRows(int64_t M, ConstRows x, const PackedMatrix& w, Rows y) {
+  const int64_t blocks = (M + kRowBlock - 1) / kRowBlock;
+#pragma omp parallel
+  {
+    thread_local PreparedRows rows;
+#pragma omp for schedule(static)
+    for (int64_t b = 0; b < blocks; ++b) {
+      const int64_t m = b * M / blocks, end = (b + 1) * M / blocks;
+      rows.Prepare(w.type(), end - m, w.in(), {x.data + m * x.stride, x.stride});
+      MatMulPanels(rows, w, {0, w.panels()}, {y.data + m * y.stride, y.stride});
+    }
+  }
+}
+
+// Every thread its own columns of all rows.
+void MatMulByColumns(int64_t M, ConstRows x, const PackedMatrix& w, Rows y) {
+  thread_local PreparedRows own;
+  PreparedRows& rows = own;
+  rows.Shape(w.type(), M, w.in());
+#pragma omp parallel if (M * w.in() * w.out() > kParallelWork)
+  {
+    const int64_t threads = omp_get_num_threads(), i = omp_get_thread_num();
+    rows.Fill(i * M / threads, (i + 1) * M / threads, x);
+#pragma omp barrier
+    MatMulPanels(rows, w, {i * w.panels() / threads, (i + 1) * w.panels() / threads}, y);
+  }
+}
 
 }  // namespace
 
-PackedMatrix PackedMatrix::Pack(const float* weight, const float* bias, int64_t out, int64_t in) {
-  Check(out >= 1 && in >= 1, "matmul",
-        "a weight must be [out,in] with both at least 1, but is [{},{}]", out, in);
-  PackedMatrix w;
-  w.in_ = in;
-  w.out_ = out;
-  w.panels_.assign(w.panels() * in * kPanel, 0.0f);
-  for (int64_t o = 0; o < out; ++o) {
-    float* to = w.panels_.data() + o / kPanel * in * kPanel + o % kPanel;
-    for (int64_t i = 0; i < in; ++i) to[i * kPanel] = weight[o * in + i];
-  }
-  if (bias) w.bias_.assign(bias, bias + out);
-  return w;
+void MatMulPanels(const PreparedRows& x, const PackedMatrix& w, const MatMulPart& part, Rows y) {
+  Check(x.type() == w.type(), "matmul", "rows must be prepared for {} weights, but are for {}",
+        WeightTypeName(w.type()), WeightTypeName(x.type()));
+  Check(part.input_begin % InputsPerChunk(w.type()) == 0 && part.input_begin >= 0 &&
+            part.input_begin + x.in() <= w.in(),
+        "matmul", "inputs must be a part of {} that begins at a multiple of {}, but are [{},{})",
+        w.in(), InputsPerChunk(w.type()), part.input_begin, part.input_begin + x.in());
+  if (x.rows() > 0 && part.panel_begin < part.panel_end)
+    HWY_DYNAMIC_DISPATCH(TypedPart)(x, w, part, y);
 }
 
 void MatMul(int64_t M, ConstRows x, const PackedMatrix& w, Rows y) {
-  const int64_t panel_blocks = (w.panels() + kPanelBlock - 1) / kPanelBlock;
-  const int64_t row_blocks = (M + kRowBlock - 1) / kRowBlock;
-#pragma omp parallel for schedule(static) if (M * w.in() * w.out() > kParallelWork)
-  for (int64_t i = 0; i < panel_blocks * row_blocks; ++i) {
-    const int64_t p = i / row_blocks * kPanelBlock, m = i % row_blocks * kRowBlock;
-    HWY_DYNAMIC_DISPATCH(MatMulPanels)
-    (std::min(kRowBlock, M - m), {x.data + m * x.stride, x.stride}, w, p,
-     std::min(p + kPanelBlock, w.panels()), {y.data + m * y.stride, y.stride});
-  }
+  if (M >= kRowBlock * omp_get_max_threads())
+    MatMulByRows(M, x, w, y);
+  else
+    MatMulByColumns(M, x, w, y);
 }
 
 }  // namespace linattn

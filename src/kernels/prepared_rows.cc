@@ -1,0 +1,167 @@
+#include "kernels/prepared_rows.h"
+
+#include <bit>
+#include <limits>
+
+#include "base/error.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/prepared_rows.cc"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#include "kernels/dot-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace linattn {
+namespace HWY_NAMESPACE {
+
+// A row of inputs, and where its chunks go.
+struct RowMove {
+  const float* x;
+  int64_t in;
+  Chunk* to;
+  int64_t step;  // chunks of `to` from one chunk of the row to the next
+};
+
+// Inputs [i, i + kLanes); those beyond `in` are zero.
+HWY_INLINE FloatVector LoadInputs(const RowMove& r, int64_t i) {
+  if (i + kLanes <= r.in) return hn::LoadU(FloatTag(), r.x + i);
+  return i < r.in ? LoadPartial(r.x + i, r.in - i) : hn::Zero(FloatTag());
+}
+
+HWY_INLINE void StoreWords(WordVector words, Chunk* chunk, int64_t lane) {
+  hn::Store(words, WordTag(), chunk->words + lane);
+}
+
+void CopyRow(RowMove r) {
+  for (int64_t i = 0; i < r.in; i += kChunkWords, r.to += r.step)
+    for (int64_t lane = 0; lane < kChunkWords; lane += kLanes)
+      StoreWords(hn::BitCast(WordTag(), LoadInputs(r, i + lane)), r.to, lane);
+}
+
+// To bfloat16 in the upper half of each word: to nearest even, NaN stays NaN. What is below is
+// noise.
+HWY_INLINE WordVector RoundToUpper(FloatVector x) {
+  const WordTag d;
+  const auto bits = hn::BitCast(d, x);
+  const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(d, 1u));
+  const auto rounded = hn::Add(bits, hn::Add(odd, hn::Set(d, 0x7fffu)));
+  const auto nan = hn::Or(bits, hn::Set(d, 0x400000u));
+  return hn::IfThenElse(hn::RebindMask(d, hn::IsNaN(x)), nan, rounded);
+}
+
+void RoundRow(RowMove r) {
+  const WordTag d;
+  for (int64_t i = 0; i < r.in; i += 2 * kChunkWords, r.to += r.step)
+    for (int64_t lane = 0; lane < kChunkWords; lane += kLanes) {
+      const auto low = RoundToUpper(LoadInputs(r, i + lane));
+      const auto high = RoundToUpper(LoadInputs(r, i + lane + kChunkWords));
+      StoreWords(hn::Or(hn::ShiftRight<16>(low), hn::And(high, hn::Set(d, 0xffff0000u))), r.to,
+                 lane);
+    }
+}
+
+// Bits of the largest |x|: as integers these order like the values, and NaN is the largest.
+uint32_t LargestBits(const RowMove& r) {
+  const IntTag d;
+  const auto magnitude = hn::Set(d, 0x7fffffff);
+  auto a = hn::Zero(d), b = a;
+  for (int64_t i = 0; i < r.in; i += 2 * kLanes) {
+    a = hn::Max(a, hn::And(hn::BitCast(d, LoadInputs(r, i)), magnitude));
+    b = hn::Max(b, hn::And(hn::BitCast(d, LoadInputs(r, i + kLanes)), magnitude));
+  }
+  return static_cast<uint32_t>(hn::GetLane(hn::MaxOfLanes(d, hn::Max(a, b))));
+}
+
+HWY_INLINE IntVector Quantise(const RowMove& r, int64_t i, FloatVector steps) {
+  return hn::NearestInt(hn::Mul(LoadInputs(r, i), steps));
+}
+
+// To int8 by the row's largest value. Returns the sum of the integers.
+int32_t QuantiseRow(RowMove r, float steps_per_one) {
+  const IntTag d;
+  const auto steps = hn::Set(FloatTag(), steps_per_one);
+  const auto byte = hn::Set(d, 0xff);
+  auto sum = hn::Zero(d);
+  for (int64_t i = 0; i < r.in; i += 4 * kChunkWords, r.to += r.step)
+    for (int64_t lane = 0; lane < kChunkWords; lane += kLanes) {
+      const auto q0 = Quantise(r, i + lane, steps);
+      const auto q1 = Quantise(r, i + lane + kChunkWords, steps);
+      const auto q2 = Quantise(r, i + lane + 2 * kChunkWords, steps);
+      const auto q3 = Quantise(r, i + lane + 3 * kChunkWords, steps);
+      sum = hn::Add(sum, hn::Add(hn::Add(q0, q1), hn::Add(q2, q3)));
+      const auto low = hn::Or(hn::And(q0, byte), hn::ShiftLeft<8>(hn::And(q1, byte)));
+      const auto high = hn::Or(hn::And(q2, byte), hn::ShiftLeft<8>(q3));
+      StoreWords(hn::BitCast(WordTag(), hn::Or(low, hn::ShiftLeft<16>(high))), r.to, lane);
+    }
+  return hn::GetLane(hn::SumOfLanes(d, sum));
+}
+
+void PrepareInt8(RowMove r, float* scale, int32_t* offset) {
+  constexpr uint32_t kInfinity = 0x7f800000;
+  const uint32_t bits = LargestBits(r);
+  const auto largest = std::bit_cast<float>(bits);
+  const bool finite = bits < kInfinity;
+  // Where 127 / largest overflows every integer is 0, and so is the sum to 1e-36 of a weight.
+  const float steps = std::min(127 / largest, std::numeric_limits<float>::max());
+  *scale = finite ? largest / 127 : std::numeric_limits<float>::quiet_NaN();
+  if (!finite) r.in = 0;
+  *offset = 128 * QuantiseRow(r, steps);
+}
+
+void PrepareRow(WeightType type, RowMove r, float* scale, int32_t* offset) {
+  switch (type) {
+    case WeightType::kFloat32:
+      return CopyRow(r);
+    case WeightType::kBFloat16:
+      return RoundRow(r);
+    case WeightType::kInt8:
+      return PrepareInt8(r, scale, offset);
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace linattn
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace linattn {
+namespace {
+
+HWY_EXPORT(PrepareRow);
+
+template <class T>
+void Grow(std::vector<T>* v, int64_t n) {
+  if (static_cast<int64_t>(v->size()) < n) v->resize(static_cast<size_t>(n));
+}
+
+}  // namespace
+
+void PreparedRows::Reserve(int64_t max_rows, int64_t max_in) {
+  Grow(&lines_, max_rows * Chunks(WeightType::kFloat32, max_in));
+  Grow(&scale_, max_rows);
+  Grow(&offset_, max_rows);
+}
+
+void PreparedRows::Shape(WeightType type, int64_t M, int64_t in) {
+  Reserve(M, in);
+  type_ = type;
+  rows_ = M;
+  in_ = in;
+  chunks_ = Chunks(type, in);
+}
+
+void PreparedRows::Fill(int64_t begin, int64_t end, ConstRows x) {
+  const auto prepare = HWY_DYNAMIC_DISPATCH(PrepareRow);
+  for (int64_t t = 0; t < tiles(); ++t) {
+    const int64_t first = tile_begin(t), last = tile_begin(t + 1);
+    for (int64_t m = std::max(begin, first); m < std::min(end, last); ++m) {
+      Chunk* to = lines_.data() + first * chunks_ + (m - first);
+      prepare(type_, {x.data + m * x.stride, in_, to, last - first}, &scale_[m], &offset_[m]);
+    }
+  }
+}
+
+}  // namespace linattn
+#endif  // HWY_ONCE
