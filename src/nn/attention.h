@@ -17,8 +17,9 @@ namespace linattn::nn {
 struct Pass {
   at::Tensor mask{};      // [B,T] bool or undefined
   bool autocast = false;  // products and their inputs in bfloat16
-  // Sees each layer's output under its name; null: nobody looks.
-  std::function<void(const std::string& layer, const at::Tensor& output)> observe{};
+  // Sees each layer's input (undefined of "embed") and output under its name; null: nobody looks.
+  std::function<void(const std::string& layer, const at::Tensor& input, const at::Tensor& output)>
+      observe{};
 };
 
 // Of each token the place among those of its row that are there: [T], or [B,T] with a mask.

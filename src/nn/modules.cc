@@ -95,23 +95,24 @@ Block::Block(const ModelConfig& c, int64_t layer)
   mlp = register_module("mlp", std::make_shared<Mlp>(c));
 }
 
-Tensor Block::Branch(const char* part, Tensor y, const Pass& pass) const {
+Tensor Block::Branch(const char* part, const Tensor& x, Tensor y, const Pass& pass) const {
   if (dropout > 0 && is_training()) y = at::dropout(y, dropout, true);
-  if (pass.observe) pass.observe(name + part, y);
+  if (pass.observe) pass.observe(name + part, x, y);
   return y;
 }
 
 Stream Block::Forward(const Stream& in, const Pass& pass) const {
   if (pre_norm) {
     const auto first = attn_norm->Forward(in.x, in.delta, pass.autocast);
-    const Tensor a = Branch(".attn", attn->Forward(first.y, pass), pass);
+    const Tensor a = Branch(".attn", first.y, attn->Forward(first.y, pass), pass);
     const auto second = mlp_norm->Forward(first.sum, a, pass.autocast);
-    return {second.sum, Branch(".mlp", mlp->Forward(second.y), pass)};
+    return {second.sum, Branch(".mlp", second.y, mlp->Forward(second.y), pass)};
   }
   const auto narrow = [&](const Tensor& y) { return pass.autocast ? y.to(at::kBFloat16) : y; };
-  const Tensor a = Branch(".attn", attn->Forward(narrow(in.x), pass), pass);
-  const Tensor h = attn_norm->Forward(in.x, a, false).y;
-  const Tensor m = Branch(".mlp", mlp->Forward(narrow(h)), pass);
+  const Tensor x = narrow(in.x);
+  const Tensor a = Branch(".attn", x, attn->Forward(x, pass), pass);
+  const Tensor h = attn_norm->Forward(in.x, a, false).y, up = narrow(h);
+  const Tensor m = Branch(".mlp", up, mlp->Forward(up), pass);
   return {mlp_norm->Forward(h, m, false).y, {}};
 }
 
@@ -135,20 +136,20 @@ Model::Model(const ModelConfig& c) : config(c) {
 }
 
 Tensor Model::Forward(const Tensor& tokens, const Pass& pass) const {
-  const auto seen = [&](const char* layer, Tensor x) {
-    if (pass.observe) pass.observe(layer, x);
+  const auto seen = [&](const char* layer, const Tensor& input, Tensor x) {
+    if (pass.observe) pass.observe(layer, input, x);
     return x;
   };
   Tensor x = at::embedding(embed->weight, tokens);
   if (position) x = x + position->Forward(tokens.size(1), pass.mask);
   if (config.dropout > 0 && is_training()) x = at::dropout(x, config.dropout, true);
-  x = seen("embed", x);
+  x = seen("embed", {}, x);
   Stream stream{x, {}};
   for (const auto& layer : layers) stream = layer->Forward(stream, pass);
-  x = seen("norm", norm->Forward(stream.x, stream.delta, false).y);
+  x = seen("norm", stream.x, norm->Forward(stream.x, stream.delta, false).y);
   // In float32 also under autocast: the loss feels every bit of its inputs, and the head is small.
   const Tensor weight = config.tied ? embed->weight.narrow(0, 0, config.vocab) : head->weight;
-  return seen("head", Linear(x, weight, head->bias));
+  return seen("head", x, Linear(x, weight, head->bias));
 }
 
 }  // namespace linattn::nn

@@ -47,8 +47,9 @@ struct Stream {
 struct Block : torch::nn::Module {
   Block(const ModelConfig& config, int64_t layer);
   Stream Forward(const Stream& in, const Pass& pass) const;
-  // What the layer ".attn" or ".mlp" adds to the stream: y after dropout, shown to the observer.
-  at::Tensor Branch(const char* part, at::Tensor y, const Pass& pass) const;
+  // What the layer ".attn" or ".mlp" adds to the stream: its y of x after dropout, shown to the
+  // observer.
+  at::Tensor Branch(const char* part, const at::Tensor& x, at::Tensor y, const Pass& pass) const;
   std::string name;  // "layers.3"
   bool pre_norm;
   double dropout;

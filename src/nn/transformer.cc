@@ -108,7 +108,7 @@ std::string Transformer::FirstNonFinite(const Tensor& tokens, const Tensor* mask
   CheckTokens(config(), tokens, mask);
   std::string first;
   nn::Pass pass{.mask = mask ? *mask : Tensor(), .autocast = impl_->autocast};
-  pass.observe = [&](const std::string& layer, const Tensor& output) {
+  pass.observe = [&](const std::string& layer, const Tensor&, const Tensor& output) {
     if (first.empty() && !AllFinite(output)) first = layer;
   };
   const bool training = impl_->model.is_training();
@@ -116,6 +116,27 @@ std::string Transformer::FirstNonFinite(const Tensor& tokens, const Tensor* mask
   impl_->model.Forward(tokens, pass);
   impl_->model.train(training);
   return first;
+}
+
+Tensor Transformer::AttentionDistance(const Transformer& teacher, const Tensor& tokens) const {
+  CheckTokens(config(), tokens, nullptr);
+  const auto& layers = impl_->model.layers;
+  Check(layers.size() == teacher.impl_->model.layers.size() && config().dim == teacher.config().dim,
+        kWhere, "a teacher must have {} layers of width {}, but has {} of {}", layers.size(),
+        config().dim, teacher.config().layers(), teacher.config().dim);
+  const nn::Pass own{.autocast = impl_->autocast};
+  std::vector<Tensor> distances;
+  nn::Pass pass{.autocast = teacher.impl_->autocast};
+  pass.observe = [&](const std::string& layer, const Tensor& x, const Tensor& wanted) {
+    if (!layer.ends_with(".attn")) return;
+    const at::AutoGradMode gradients(true);
+    const Tensor y = layers[distances.size()]->attn->Forward(x, own).to(at::kFloat);
+    const Tensor to = wanted.to(at::kFloat);
+    distances.push_back((y - to).square().sum() / to.square().sum().clamp_min(1e-30));
+  };
+  const at::NoGradGuard no_gradient;  // of the teacher
+  teacher.impl_->model.Forward(tokens, pass);
+  return at::stack(distances);
 }
 
 Transformer::Weights Transformer::Export() const {

@@ -62,6 +62,12 @@ class Transformer {
   // ("layers.2.mlp"), else "".
   std::string FirstNonFinite(const at::Tensor& tokens, const at::Tensor* mask = nullptr);
 
+  // How far the attention of each layer is from that of `teacher`, which has as many layers of the
+  // same width, when both read what the teacher's layer reads: [L], sum |y - y_teacher|^2 / sum
+  // |y_teacher|^2. Gradients reach this model's attention only. (Attention transfer: Zhang et al.
+  // 2024, "The Hedgehog & the Porcupine".) The teacher should be in evaluation mode.
+  at::Tensor AttentionDistance(const Transformer& teacher, const at::Tensor& tokens) const;
+
   // Weights as the model file keeps them: name and row-major float32 data, in file order. Import
   // throws Error if a name or a size is not the model's, before anything is changed.
   using Weights = std::vector<std::pair<std::string, std::vector<float>>>;

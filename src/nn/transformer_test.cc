@@ -363,6 +363,25 @@ TEST(Transformer, FirstNonFiniteNamesTheLayer) {
   EXPECT_EQ(model.FirstNonFinite(tokens), "layers.0.attn.k_proj.bias");
 }
 
+// Zero from itself; of another kind of attention, its gradient reaches that attention alone.
+TEST(Transformer, AttentionDistanceTrainsAttentionAlone) {
+  const auto c = TextConfig({"softmax", "softmax"});
+  auto teacher = Evaluating(c), same = Evaluating(c);
+  const Tensor tokens = RandomTokens(c, 2, 9);
+  EXPECT_TRUE(at::equal(same.AttentionDistance(teacher, tokens), at::zeros({2})));
+
+  auto student_config = c;
+  student_config.mixers = {"linear", "linear"};
+  auto student = Evaluating(student_config);
+  const Tensor distance = student.AttentionDistance(teacher, tokens);
+  EXPECT_TRUE(distance.gt(0).all().item<bool>());
+  distance.sum().backward();
+  for (const auto& [name, tensor] : student.NamedParameters())
+    EXPECT_EQ(tensor.grad().defined(), name.find(".attn.") != std::string::npos) << name;
+  for (const auto& [name, tensor] : teacher.NamedParameters())
+    EXPECT_FALSE(tensor.grad().defined()) << name;
+}
+
 TEST(Transformer, UnknownMixerIsRefused) {
   EXPECT_THROW(Transformer(TextConfig({"linearr"})), Error);
 }
