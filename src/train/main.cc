@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/interrupt.h"
+#include "train/bench_verb.h"
 #include "train/compare_verb.h"
 #include "train/loop.h"
 
@@ -191,17 +192,27 @@ int Main(int argc, char** argv) {
   TrainFlags train_flags;
   ExportFlags export_flags;
   CompareFlags compare_flags;
+  BenchTrainFlags bench_flags;
   CLI::App& train = *app.add_subcommand("train", "train a model, or go on with a run");
   CLI::App& to_export = *app.add_subcommand("export", "write a run's weights as a model file");
   AddTrain(train, train_flags);
   CLI::App& compare = *app.add_subcommand("compare", "train several mixers alike, and compare");
   AddExport(to_export, export_flags);
   AddCompare(compare, compare_flags);
+  CLI::App& bench = *app.add_subcommand("bench", "measure")->require_subcommand(1);
+  AddBenchTrain(*bench.add_subcommand("train", "time training steps, against the machine's peak"),
+                bench_flags);
   try {
     app.parse(argc, argv);
     if (compare.parsed()) {
       InstallInterruptHandlers();
       return RunCompare(compare_flags, {argv + 1, argv + argc}, InterruptSignal);
+    }
+    if (bench.parsed()) {
+      KeepMemory();
+      SetThreads(bench_flags.threads);
+      InstallInterruptHandlers();
+      return RunBenchTrain(bench_flags, InterruptSignal);
     }
     return train.parsed() ? RunTrain(train, train_flags) : RunExport(export_flags);
   } catch (const CLI::ParseError& e) {

@@ -1,0 +1,169 @@
+#include "train/bench_train.h"
+
+#include <ATen/ATen.h>
+#include <omp.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <fstream>
+
+#include "base/error.h"
+#include "kernels/machine_peak.h"
+#include "kernels/mixer.h"
+#include "model/layer.h"
+#include "model/parameters.h"
+#include "nn/loss.h"
+#include "nn/transformer.h"
+#include "train/config.h"
+#include "train/optimiser.h"
+
+namespace linattn {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double SecondsSince(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+// "VmHWM: 123 kB" of Linux; elsewhere 0.
+int64_t PeakMemoryBytes() {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);)
+    if (line.starts_with("VmHWM:")) return std::stoll(line.substr(6)) * 1024;
+  return 0;
+}
+
+void ForgetPeakMemory() { std::ofstream("/proc/self/clear_refs") << "5"; }
+
+RunConfig ConfigOf(const BenchTrainOptions::Row& row, const std::string& dtype) {
+  std::vector<std::string> sets{"train.dtype=" + dtype, "data.source=none"};
+  const bool file = row.model.ends_with(".toml");
+  if (!file) sets.push_back("model.base=" + row.model);
+  if (!row.mixer.empty()) sets.push_back("model.mixer=" + row.mixer);
+  RunConfig config = ResolveConfig(file ? row.model : "", sets);
+  if (row.batch > 0 || !file)
+    config.train.batch = row.batch > 0 ? row.batch : row.model == "cifar10" ? 1 : 4;
+  CheckRunConfig(config);
+  return config;
+}
+
+Batch RandomBatch(const ModelConfig& model, int64_t rows) {
+  Batch batch;
+  batch.targets = at::randint(model.vocab, {rows, model.max_len}, at::kLong);
+  batch.inputs = at::roll(batch.targets, 1, 1);
+  batch.inputs.select(1, 0).fill_(model.start_token(0));
+  batch.tokens = batch.targets.numel();
+  return batch;
+}
+
+// A model in training, and what a step of it takes.
+class Bench {
+ public:
+  explicit Bench(const RunConfig& config)
+      : config_(config),
+        model_(config.model),
+        parameters_(model_.NamedParameters()),
+        optimiser_(config.train, parameters_),
+        batches_{RandomBatch(config.model, config.train.batch)} {
+    model_.SetAutocast(config.train.dtype == "bf16");
+  }
+
+  double StepSeconds() {
+    const auto start = Clock::now();
+    optimiser_.ZeroGradients();
+    const double loss = AccumulateGradients(batches_, [&](const Batch& batch) {
+      return TokenLoss(config_.model, model_.Forward(batch.inputs), batch.targets).sum(at::kDouble);
+    });
+    const double norm = ClipGradients(parameters_, config_.train.clip);
+    Check(std::isfinite(loss) && std::isfinite(norm), "bench",
+          "loss and gradient must be finite before a step is timed, but are {} and {}", loss, norm);
+    optimiser_.Step(config_.train.lr);
+    return SecondsSince(start);
+  }
+
+ private:
+  const RunConfig& config_;
+  Transformer model_;
+  NamedTensors parameters_;
+  Optimiser optimiser_;
+  std::vector<Batch> batches_;
+};
+
+// Seconds of each measured step; fewer than asked for if told to stop.
+std::vector<double> MeasureSteps(Bench& bench, const BenchTrainOptions& options) {
+  constexpr int64_t kWarmUp = 2, kFewest = 3, kMost = 1000;
+  double warm = 0;
+  for (int64_t i = 0; i < kWarmUp; ++i) warm = bench.StepSeconds();
+  const int64_t steps =
+      options.steps > 0
+          ? options.steps
+          : std::clamp(static_cast<int64_t>(options.seconds_a_row / warm), kFewest, kMost);
+  std::vector<double> seconds;
+  while (static_cast<int64_t>(seconds.size()) < steps && !(options.stop && options.stop()))
+    seconds.push_back(bench.StepSeconds());
+  return seconds;
+}
+
+BenchTrainResult Measure(const BenchTrainOptions::Row& row, const std::string& dtype,
+                         const BenchTrainOptions& options) {
+  const RunConfig config = ConfigOf(row, dtype);
+  BenchTrainResult r{.model = row.model, .mixer = config.model.mixers.front(), .dtype = dtype};
+  r.batch = config.train.batch, r.length = config.model.max_len;
+  r.threads = omp_get_max_threads();
+  r.peak_gflops = MeasureFmaPeak() * (dtype == "bf16" ? 2 : 1);
+  at::manual_seed(1);
+  ForgetPeakMemory();
+  std::vector<double> seconds;
+  {
+    Bench bench(config);
+    seconds = MeasureSteps(bench, options);
+  }
+  if (seconds.empty()) return r;
+  std::sort(seconds.begin(), seconds.end());
+  r.steps = static_cast<int64_t>(seconds.size());
+  r.median_s = seconds[seconds.size() / 2];
+  r.spread = (seconds.back() - seconds.front()) / r.median_s;
+  r.tokens_per_s = static_cast<double>(r.batch * r.length) / r.median_s;
+  r.gflops = r.tokens_per_s * TrainingFlopsPerToken(config.model, r.length) / 1e9;
+  r.fraction_of_peak = r.gflops / r.peak_gflops;
+  r.peak_memory_bytes = PeakMemoryBytes();
+  return r;
+}
+
+}  // namespace
+
+double TrainingFlopsPerToken(const ModelConfig& config, int64_t T) {
+  double flops = 0;
+  for (const ParameterSpec& spec : Parameters(config)) {
+    const bool table = spec.name.starts_with("embed.") || spec.name.starts_with("position.");
+    if (spec.shape.size() != 2 || table) continue;
+    flops += 6.0 * static_cast<double>(spec.shape[0] * spec.shape[1]);
+  }
+  if (config.tied) flops += 6.0 * static_cast<double>(config.outputs() * config.dim);
+  for (int64_t i = 0; i < config.layers(); ++i) {
+    MixerDims dims = StateDimsOf(config, i);
+    dims.B = dims.N = 1, dims.T = dims.S = T;
+    const Mixer& mixer = *PlanLayer(config, i).mixer;
+    flops += 3.5 * mixer.flops(dims, config.causal) / static_cast<double>(T);
+  }
+  return flops;
+}
+
+std::vector<BenchTrainOptions::Row> StandardTrainRows() {
+  return {{"cifar10", "linear", 1}, {"mnist", "linear", 4}, {"mnist", "softmax", 4}};
+}
+
+void BenchTrain(const BenchTrainOptions& options,
+                const std::function<void(const BenchTrainResult&)>& report) {
+  for (const auto& row : options.rows) {
+    for (const auto& dtype : options.dtypes) {
+      const BenchTrainResult result = Measure(row, dtype, options);
+      if (result.steps > 0) report(result);
+      if (options.stop && options.stop()) return;
+    }
+  }
+}
+
+}  // namespace linattn
