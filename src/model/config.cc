@@ -27,6 +27,14 @@ void VisitFields(Config& c, Visit&& visit) {
   visit("classes", c.classes);
   visit("class_names", c.class_names);
   visit("max_len", c.max_len);
+  visit("input_features", c.input_features);
+  visit("subsample", c.subsample);
+  visit("sample_rate", c.sample_rate);
+  visit("input_mean", c.input_mean);
+  visit("input_deviation", c.input_deviation);
+  visit("units", c.units);
+  visit("unit_kind", c.unit_kind);
+  visit("blank", c.blank);
   visit("dim", c.dim);
   visit("heads", c.heads);
   visit("value_heads", c.value_heads);
@@ -90,11 +98,17 @@ bool HasType(const Json& json, const std::vector<std::string>&) {
   return true;
 }
 
+bool HasType(const Json& json, const std::vector<double>&) {
+  return json.is_array() &&
+         std::all_of(json.begin(), json.end(), [](const Json& item) { return item.is_number(); });
+}
+
 const char* TypeName(const std::string&) { return "a string"; }
 const char* TypeName(bool) { return "true or false"; }
 const char* TypeName(double) { return "a number"; }
 const char* TypeName(int64_t) { return "an integer"; }
 const char* TypeName(const std::vector<std::string>&) { return "a list of strings"; }
+const char* TypeName(const std::vector<double>&) { return "a list of numbers"; }
 
 // `json`, short enough for a message; invalid UTF-8 is replaced.
 std::string Show(const Json& json) {
@@ -118,15 +132,40 @@ void CheckChoice(const char* field, const std::string& value,
 // Far above any real model, and low enough that no product of two sizes overflows.
 constexpr int64_t kMaxSize = int64_t{1} << 24;
 
+void CheckSpeech(const ModelConfig& c) {
+  CheckRange("input_features", c.input_features, 1, 4096);
+  CheckRange("subsample", c.subsample, 1, 64);
+  CheckRange("sample_rate", c.sample_rate, 1000, 384000);
+  CheckRange("blank", c.blank, 0, c.vocab - 1);
+  CheckChoice("unit_kind", c.unit_kind, {"characters", "phonemes"});
+  Check(c.head == "categorical" && !c.tied && c.classes == 0, "config",
+        "a model of speech must have a categorical head, not tied, and no classes, but has '{}'{} "
+        "and {}",
+        c.head, c.tied ? ", tied" : "", c.classes);
+  const auto list = [](const char* field, size_t size, int64_t wanted) {
+    Check(size == 0 || static_cast<int64_t>(size) == wanted, "config",
+          "{} must have {} entries, or none, but has {}", field, wanted, size);
+  };
+  list("units", c.units.size(), c.vocab);
+  list("input_mean", c.input_mean.size(), c.input_features);
+  list("input_deviation", c.input_deviation.size(), c.input_features);
+  for (const double x : c.input_deviation)
+    Check(x > 0, "config", "input_deviation must be above 0, but one is {}", x);
+}
+
 void CheckTask(const ModelConfig& c) {
-  CheckChoice("task", c.task, {"images", "text"});
-  CheckChoice("position", c.position, {"image", "learned", "none"});
+  CheckChoice("task", c.task, {"images", "text", "speech", "copy", "recall"});
+  CheckChoice("position", c.position, {"image", "learned", "sinusoidal", "none"});
   CheckChoice("head", c.head, {"logistic_mixture", "categorical"});
   CheckRange("max_len", c.max_len, 1, int64_t{1} << 31);
-  if (c.task == "text") {
-    Check(c.position != "image", "config", "position must be learned or none for text, but is '{}'",
-          c.position);
-    Check(c.head == "categorical", "config", "head must be categorical for text, but is '{}'",
+  Check(c.position != "image" || c.task == "images", "config",
+        "position must be learned, sinusoidal or none for {}, but is '{}'", c.task, c.position);
+  Check(c.reads_frames() == (c.task == "speech"), "config",
+        "input_features must be above 0 for speech and 0 for all else, but is {}",
+        c.input_features);
+  if (c.task == "speech") return CheckSpeech(c);
+  if (c.task != "images") {
+    Check(c.head == "categorical", "config", "head must be categorical for {}, but is '{}'", c.task,
           c.head);
     return;
   }
@@ -142,15 +181,15 @@ void CheckTask(const ModelConfig& c) {
 }
 
 void CheckBlocks(const ModelConfig& c) {
-  CheckChoice("block", c.block, {"classic", "modern"});
+  CheckChoice("block", c.block, {"classic", "modern", "lstm"});
   Check(c.block == "classic" || c.pre_norm, "config",
-        "pre_norm must be true in modern blocks, but is false");
+        "pre_norm must be true in {} blocks, but is false", c.block);
+  Check(c.block != "lstm" || !c.causal, "config",
+        "causal must be false in lstm blocks (they are bidirectional), but is true");
 }
 
 void CheckStateLayers(const ModelConfig& c) {
   CheckRange("conv_size", c.conv_size, -1, 64);
-  Check(c.conv_size <= 0 || c.causal, "config",
-        "conv_size must be 0 in an encoder (the convolution is causal), but is {}", c.conv_size);
   CheckChoice("output_norm", c.output_norm, {"auto", "rms", "none"});
   CheckChoice("output_gate", c.output_gate, {"auto", "none", "swish", "sigmoid"});
   CheckChoice("qk_norm", c.qk_norm, {"auto", "none", "l2"});
@@ -191,8 +230,9 @@ void CheckLayer(const ModelConfig& c, int64_t layer) {
   Check(p.rope_theta == 0 || p.head_dim % 2 == 0, "config",
         "layer {}: {} must have an even head dimension for rotary positions, but has {}", layer,
         name, p.head_dim);
-  Check(c.causal || !p.mixer->causal_only, "config",
-        "layer {}: {} must be causal (its tokens have an order), but causal is false", layer, name);
+  Check(p.conv_size == 0 || c.causal || p.directed, "config",
+        "layer {}: conv_size must be 0 for {} in an encoder (the convolution is causal), but is {}",
+        layer, name, p.conv_size);
   if (p.state()) return;
   Check(c.attn_heads > 0 || c.value_heads == c.heads, "config",
         "layer {}: {} must have as many value heads as heads = {}, but value_heads is {} "

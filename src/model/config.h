@@ -9,7 +9,7 @@ namespace linattn {
 
 // What a model is, apart from its weights. Travels as JSON in the model file's metadata.
 struct ModelConfig {
-  std::string task = "images";  // "images" | "text"
+  std::string task = "images";  // "images" | "text" | "speech" | "copy" | "recall"
   int64_t height = 0, width = 0,
           channels = 0;  // images; token t is sub-pixel (t/(W C), t/C mod W, t mod C)
   int64_t vocab = 256;   // input symbols; the embedding has vocab + max(1, classes) rows:
@@ -17,12 +17,27 @@ struct ModelConfig {
   std::vector<std::string> class_names;  // [classes], or empty
   int64_t max_len = 0;                   // longest sequence; images: height * width * channels
 
+  // speech: the model reads frames instead of symbols, and its vocab outputs are the units and
+  // CTC's blank. Frame t is log-mel energies, less input_mean, over input_deviation; `subsample`
+  // frames that follow each other are one row.
+  int64_t input_features = 0;  // channels of a frame; 0: symbols
+  int64_t subsample = 1;
+  int64_t sample_rate = 0;                          // Hz, of the audio that frames are made of
+  std::vector<double> input_mean, input_deviation;  // [input_features], or empty: 0 and 1
+  std::vector<std::string> units;  // [vocab] what each output stands for, or empty: not yet known
+  std::string unit_kind = "characters";  // | "phonemes": are joined by spaces
+  int64_t blank = 0;                     // the unit that stands for none
+
   int64_t dim = 256, heads = 8, value_heads = 8, head_dim = 32, value_dim = 32, mlp_dim = 1024;
   std::vector<std::string> mixers;  // one name a layer
   // "classic": LayerNorm, MLP with `activation`, biases. "modern": RMSNorm, SwiGLU (Shazeer 2020),
   // no biases but the head's, pre-norm.
+  // "lstm": instead of attention and MLP, a bidirectional LSTM of mlp_dim units a direction; for
+  // comparisons, in training only.
   std::string block = "classic";
-  bool causal = true;                // false: bidirectional encoder
+  // false: bidirectional encoder; layers whose mixer needs an order then read the rows forwards and
+  // backwards in turn.
+  bool causal = true;
   std::string feature_map = "elu1";  // linear
   double attn_eps = 1e-6;            // linear
   bool attn_normalise =
@@ -33,7 +48,8 @@ struct ModelConfig {
   double norm_eps = 1e-5;
   std::string activation = "gelu";  // "gelu" (exact, erf) | "relu"
   double dropout = 0;
-  std::string position = "image";         // "image" (row + column + channel) | "learned" | "none"
+  // "image" (row + column + channel) | "learned" | "sinusoidal" (Vaswani et al. 2017) | "none"
+  std::string position = "image";
   std::string head = "logistic_mixture";  // | "categorical"
   int64_t mixtures = 10;  // components; the head has 3 * mixtures outputs a sub-pixel
   bool tied = false;      // categorical: head.weight = embed.weight[:vocab]
@@ -68,6 +84,11 @@ struct ModelConfig {
 
   int64_t layers() const { return static_cast<int64_t>(mixers.size()); }
   int64_t outputs() const { return head == "categorical" ? vocab : 3 * mixtures; }
+  bool reads_frames() const { return input_features > 0; }
+  int64_t row_width() const { return input_features * subsample; }  // of stacked frames
+  // Rows that `frames` frames make: the one rule for features, loss and model. The last row is
+  // filled up with zeros.
+  int64_t RowsOf(int64_t frames) const { return (frames + subsample - 1) / subsample; }
   int64_t start_token(int64_t label) const { return vocab + (classes > 0 ? label : 0); }
 };
 

@@ -29,9 +29,9 @@ OutputGate OutputGateOf(const ModelConfig& c, const Mixer& mixer) {
   return both ? OutputGate::kSigmoid : OutputGate::kSwish;
 }
 
-int64_t ConvSizeOf(const ModelConfig& c) {
+int64_t ConvSizeOf(const ModelConfig& c, const LayerPlan& p) {
   if (c.conv_size >= 0) return c.conv_size;
-  return c.block == "modern" && c.causal ? kConvSize : 0;
+  return c.block == "modern" && (c.causal || p.directed) ? kConvSize : 0;
 }
 
 // Of q and k of a state mixer, by name.
@@ -46,7 +46,7 @@ void PlanState(const ModelConfig& c, LayerPlan& p) {
   const Mixer& mixer = *p.mixer;
   p.heads = c.heads, p.value_heads = c.value_heads;
   p.head_dim = c.head_dim, p.value_dim = c.value_dim;
-  p.conv_size = ConvSizeOf(c);
+  p.conv_size = ConvSizeOf(c, p);
   p.decay_gate = DecayGateOf(mixer);
   p.output_gate = OutputGateOf(c, mixer);
   const bool per_channel = mixer.decay == Decay::kPerChannel && !mixer.fixed_decay;
@@ -79,6 +79,8 @@ void PlanCache(const ModelConfig& c, LayerPlan& p) {
 LayerPlan PlanLayer(const ModelConfig& c, int64_t layer) {
   LayerPlan plan;
   plan.mixer = &MixerByName(c.mixers[layer]);
+  plan.directed = !c.causal && plan.mixer->causal_only;
+  plan.reversed = plan.directed && layer % 2 == 1;
   plan.bias = plan.qkv_bias = c.block == "classic";
   plan.state() ? PlanState(c, plan) : PlanCache(c, plan);
   return plan;
@@ -87,7 +89,7 @@ LayerPlan PlanLayer(const ModelConfig& c, int64_t layer) {
 MixerOptions OptionsOf(const ModelConfig& c, int64_t layer) {
   const Mixer& mixer = MixerByName(c.mixers[layer]);
   MixerOptions options;
-  options.causal = c.causal;
+  options.causal = c.causal || mixer.causal_only;
   options.eps = c.attn_eps;
   if (mixer.family == Family::kState) {
     const std::string map = FeatureMapOf(c, mixer);

@@ -34,6 +34,10 @@ struct LayerPlan {
   // State mixers: heads of q and k; of v, o, g and beta. Cache mixers: of q and o; of k and v.
   int64_t heads = 0, value_heads = 0;
   int64_t head_dim = 0, value_dim = 0;  // channels of a head of q and k; of v
+  // An encoder's layer whose mixer needs an order: it runs causally, over the rows from the last to
+  // the first if `reversed`. Every other layer is, so that from the second on a row has seen both
+  // sides; Alkin et al. 2024, "Vision-LSTM".
+  bool directed = false, reversed = false;
   bool bias = false, qkv_bias = false;  // of the block's projections and norms; of q, k, v
   int64_t conv_size = 0;
   DecayGate decay_gate = DecayGate::kNone;

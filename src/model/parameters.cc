@@ -100,12 +100,31 @@ void AddLayer(std::vector<ParameterSpec>& list, const ModelConfig& c, int64_t la
   to.Projection("mlp.down_proj", c.dim, c.mlp_dim, plan.bias);
 }
 
+// A direction's gates in LibTorch's order.
+void AddLstm(std::vector<ParameterSpec>& list, const ModelConfig& c, int64_t layer) {
+  const std::string prefix = fmt::format("layers.{}.", layer);
+  for (const char* direction : {"forward.", "backward."}) {
+    Lister to(list, prefix + direction);
+    to.Add("weight_ih", {4 * c.mlp_dim, c.dim});
+    to.Add("weight_hh", {4 * c.mlp_dim, c.mlp_dim});
+    to.Add("bias_ih", {4 * c.mlp_dim});
+    to.Add("bias_hh", {4 * c.mlp_dim});
+  }
+  Lister to(list, prefix);
+  to.Norm("norm", c.dim, false);
+  to.Projection("proj", c.dim, 2 * c.mlp_dim, true);
+}
+
 }  // namespace
 
 std::vector<ParameterSpec> Parameters(const ModelConfig& c) {
   std::vector<ParameterSpec> list;
   Lister to(list, "");
-  to.Add("embed.weight", {c.vocab + std::max<int64_t>(1, c.classes), c.dim});
+  if (c.reads_frames()) {
+    to.Projection("input", c.dim, c.row_width(), true);
+  } else {
+    to.Add("embed.weight", {c.vocab + std::max<int64_t>(1, c.classes), c.dim});
+  }
   if (c.position == "image") {
     to.Add("position.row.weight", {c.height, c.dim});
     to.Add("position.column.weight", {c.width, c.dim});
@@ -113,7 +132,8 @@ std::vector<ParameterSpec> Parameters(const ModelConfig& c) {
   } else if (c.position == "learned") {
     to.Add("position.weight", {c.max_len, c.dim});
   }
-  for (int64_t i = 0; i < c.layers(); ++i) AddLayer(list, c, i);
+  for (int64_t i = 0; i < c.layers(); ++i)
+    c.block == "lstm" ? AddLstm(list, c, i) : AddLayer(list, c, i);
   to.Norm("norm", c.dim, c.block == "classic");
   if (!c.tied) to.Add("head.weight", {c.outputs(), c.dim});
   to.Add("head.bias", {c.outputs()});

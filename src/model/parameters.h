@@ -15,12 +15,16 @@ struct ParameterSpec {
 };
 
 // Every tensor of the model, in file order (weights are [out, in]):
-//   embed.weight [vocab + max(1,classes), dim]
+//   embed.weight [vocab + max(1,classes), dim]      or, of models that read frames,
+//   input.{weight,bias} [dim, row_width]
 //   position.{row,column,channel}.weight [height|width|channels, dim]  or  position.weight
 //   [max_len, dim] layers.{i}.attn_norm.{weight,bias} [dim]      layers.{i}.mlp_norm.{weight,bias}
 //   [dim] layers.{i}.attn. ...                          (below) layers.{i}.mlp.[gate_proj],
 //   up_proj, down_proj .{weight,bias}     gate_proj: modern norm.{weight,bias} [dim] head.weight
 //   [outputs, dim] (absent if tied)   head.bias [outputs]
+// lstm blocks: layers.{i}.norm.weight [dim], layers.{i}.proj.{weight,bias} [dim, 2 mlp_dim], and
+// for each direction d in (forward, backward) layers.{i}.{d}.{weight_ih,weight_hh,bias_ih,bias_hh},
+// [4 mlp_dim, dim|mlp_dim], gates in LibTorch's order.
 // Modern blocks have none of these biases but the head's. Attention, with H, HV heads and K, V
 // channels of LayerPlan (state mixers: q, k have H heads, v and o HV; cache mixers: q, o have H, k
 // and v HV):

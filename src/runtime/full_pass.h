@@ -22,8 +22,15 @@ class FullPass {
   // 1 to max_len.
   std::span<const float> Run(std::span<const int32_t> tokens, int64_t B,
                              Positions positions = Positions::kAll);
+  // The same for models that read frames: [B,T,config().row_width()].
+  std::span<const float> RunFrames(std::span<const float> frames, int64_t B,
+                                   Positions positions = Positions::kAll);
 
  private:
+  int64_t Length(int64_t rows, int64_t B) const;
+  template <class Embed>
+  std::span<const float> Layers(int64_t B, int64_t T, Positions positions, const Embed& embed);
+  void Turn(int64_t B, int64_t T);
   void Mix(int64_t layer, const PackedLayer::Views& views);
 
   const PackedModel& model_;

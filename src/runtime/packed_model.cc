@@ -11,6 +11,7 @@
 #include "kernels/gemm.h"
 #include "kernels/layer_norm.h"
 #include "model/model_file.h"
+#include "model/position.h"
 #include "runtime/digest.h"
 
 namespace linattn {
@@ -41,7 +42,8 @@ Workspace::Workspace(const ModelConfig& c, int64_t rows)
 }
 
 struct PackedModel::Weights {
-  std::vector<float> embed;                 // [input symbols, dim]
+  std::vector<float> embed;                 // [input symbols, dim], or
+  PackedMatrix input;                       // [dim, row width]
   std::vector<float> row, column, channel;  // position "image"
   std::vector<float> position;              // position "learned"
   std::vector<PackedLayer> layers;
@@ -51,6 +53,8 @@ struct PackedModel::Weights {
 
 PackedModel::PackedModel(const ModelConfig& config, const Tensors& tensors) : config_(config) {
   CheckConfig(config);
+  Check(config.block != "lstm", "model",
+        "a model of lstm blocks is for comparisons in training only, and does not run here");
   for (const ParameterSpec& spec : Parameters(config)) {
     const auto found = tensors.find(spec.name);
     Check(found != tensors.end(), "model", "tensor '{}' is missing", spec.name);
@@ -64,7 +68,13 @@ PackedModel::PackedModel(const ModelConfig& config, const Tensors& tensors) : co
   FeatureMapByName(config.feature_map);  // an unknown name is refused here, not at the first token
 
   auto weights = std::make_unique<Weights>();
-  weights->embed = Find(tensors, "embed.weight");
+  if (config.reads_frames()) {
+    weights->input =
+        PackedMatrix::Pack(Find(tensors, "input.weight").data(), Find(tensors, "input.bias").data(),
+                           config.dim, config.row_width());
+  } else {
+    weights->embed = Find(tensors, "embed.weight");
+  }
   if (config.position == "image") {
     weights->row = Find(tensors, "position.row.weight");
     weights->column = Find(tensors, "position.column.weight");
@@ -89,14 +99,23 @@ PackedModel PackedModel::Load(const std::string& path) {
 }
 
 int64_t PackedModel::input_symbols() const {
-  return config_.vocab + std::max<int64_t>(1, config_.classes);
+  return config_.reads_frames() ? 0 : config_.vocab + std::max<int64_t>(1, config_.classes);
 }
 
 const PackedLayer& PackedModel::layer(int64_t layer) const { return weights_->layers[layer]; }
 const Mixer& PackedModel::mixer(int64_t i) const { return *layer(i).plan().mixer; }
 const MixerOptions& PackedModel::mixer_options(int64_t i) const { return layer(i).options(); }
 
+int64_t PackedModel::CheckFrames(std::span<const float> frames) const {
+  Check(config_.reads_frames(), "runtime", "the model must read frames, but reads symbols");
+  const auto size = static_cast<int64_t>(frames.size()), width = config_.row_width();
+  Check(size % width == 0, "runtime", "frames must be rows of {} floats, but are {} in all", width,
+        size);
+  return size / width;
+}
+
 void PackedModel::CheckTokens(std::span<const int32_t> tokens, int64_t first) const {
+  Check(!config_.reads_frames(), "runtime", "the model must read symbols, but reads frames");
   for (size_t i = 0; i < tokens.size(); ++i) {
     const int64_t position = first + static_cast<int64_t>(i);
     const int64_t size = position == 0 ? input_symbols() : config_.vocab;
@@ -109,20 +128,33 @@ void PackedModel::CheckTokens(std::span<const int32_t> tokens, int64_t first) co
 void PackedModel::Embed(std::span<const int32_t> tokens, const TokenRows& rows,
                         Workspace& w) const {
   const int64_t dim = config_.dim;
-  const auto add = [&](const std::vector<float>& table, int64_t index, float* x) {
-    for (int64_t j = 0; j < dim; ++j) x[j] += table[index * dim + j];
-  };
   for (size_t i = 0; i < tokens.size(); ++i) {
     float* x = w.x.data() + (rows.begin + static_cast<int64_t>(i)) * dim;
-    const int64_t t = rows.places[i];
     memcpy(x, &weights_->embed[int64_t{tokens[i]} * dim], dim * sizeof(float));
-    if (config_.position == "image") {
-      add(weights_->row, t / (config_.width * config_.channels), x);
-      add(weights_->column, t / config_.channels % config_.width, x);
-      add(weights_->channel, t % config_.channels, x);
-    } else if (config_.position == "learned") {
-      add(weights_->position, t, x);
-    }
+    AddPosition(rows.places[i], x);
+  }
+}
+
+void PackedModel::EmbedFrames(const float* frames, const TokenRows& rows, Workspace& w) const {
+  const int64_t dim = config_.dim, n = rows.B * rows.T;
+  float* x = w.x.data() + rows.begin * dim;
+  MatMul(n, {frames, config_.row_width()}, weights_->input, {x, dim});
+  for (int64_t i = 0; i < n; ++i) AddPosition(rows.places[i], x + i * dim);
+}
+
+void PackedModel::AddPosition(int64_t t, float* x) const {
+  const int64_t dim = config_.dim;
+  const auto add = [&](const std::vector<float>& table, int64_t index) {
+    for (int64_t j = 0; j < dim; ++j) x[j] += table[index * dim + j];
+  };
+  if (config_.position == "image") {
+    add(weights_->row, t / (config_.width * config_.channels));
+    add(weights_->column, t / config_.channels % config_.width);
+    add(weights_->channel, t % config_.channels);
+  } else if (config_.position == "learned") {
+    add(weights_->position, t);
+  } else if (config_.position == "sinusoidal") {
+    AddSinusoid(t, dim, x);
   }
 }
 

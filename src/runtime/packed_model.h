@@ -50,7 +50,8 @@ class PackedModel {
   const ModelConfig& config() const { return config_; }
   // Of config and weights; state files carry it.
   uint64_t fingerprint() const { return fingerprint_; }
-  int64_t input_symbols() const;  // rows of the embedding: symbols and start tokens
+  int64_t input_symbols()
+      const;  // rows of the embedding: symbols and start tokens; 0: reads frames
 
   const PackedLayer& layer(int64_t layer) const;
   const Mixer& mixer(int64_t layer) const;
@@ -64,6 +65,8 @@ class PackedModel {
     const int64_t* places = nullptr;  // [B*T] of each token in its sequence
   };
   void Embed(std::span<const int32_t> tokens, const TokenRows& rows, Workspace& w) const;  // -> x
+  // frames [B*T, config().row_width()]: of models that read frames.
+  void EmbedFrames(const float* frames, const TokenRows& rows, Workspace& w) const;
   // history: of the layer's convolution, a pointer a sequence; null: the sequences begin here.
   PackedLayer::Views Before(int64_t layer, const TokenRows& rows, float* const* history,
                             Workspace& w) const;
@@ -74,8 +77,12 @@ class PackedModel {
   // Throws Error naming position, id and size unless every id is a symbol, or, at position 0 of a
   // sequence, a start token. tokens[i] stands at position first + i.
   void CheckTokens(std::span<const int32_t> tokens, int64_t first) const;
+  // Throws Error unless the model reads frames and these are whole rows; returns how many.
+  int64_t CheckFrames(std::span<const float> frames) const;
 
  private:
+  void AddPosition(int64_t t, float* x) const;
+
   struct Weights;
 
   ModelConfig config_;

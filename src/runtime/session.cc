@@ -50,13 +50,11 @@ int64_t Session::Checked(int64_t slot) const {
   return slot;
 }
 
-void Session::CheckGrowth(int64_t slot, std::span<const int32_t> tokens) const {
-  const int64_t length = lengths_[Checked(slot)];
-  const int64_t wanted = length + static_cast<int64_t>(tokens.size());
+void Session::CheckGrowth(int64_t slot, int64_t tokens) const {
+  const int64_t wanted = lengths_[Checked(slot)] + tokens;
   Check(wanted <= capacity_, "runtime",
         "a sequence must have at most {} tokens (of the model's maximum of {}), but would have {}",
         capacity_, model_.config().max_len, wanted);
-  model_.CheckTokens(tokens, length);
 }
 
 void Session::Reset(int64_t slot) {
@@ -96,7 +94,8 @@ std::span<const float> Session::state(int64_t slot) const {
 }
 
 void Session::Prefill(int64_t slot, std::span<const int32_t> tokens) {
-  CheckGrowth(slot, tokens);
+  CheckGrowth(slot, static_cast<int64_t>(tokens.size()));
+  model_.CheckTokens(tokens, lengths_[slot]);
   while (!tokens.empty()) {
     const size_t run = std::min(tokens.size(), static_cast<size_t>(workspace_.rows));
     PrefillRun(slot, tokens.first(run));
@@ -122,14 +121,29 @@ void Session::PrefillRun(int64_t slot, std::span<const int32_t> tokens) {
 }
 
 void Session::Step(std::span<const int64_t> slots, std::span<const int32_t> tokens) {
-  Check(slots.size() == tokens.size() && slots.size() <= lengths_.size(), "runtime",
-        "a step must have one token for each of at most {} slots, but has {} tokens for {}",
-        lengths_.size(), tokens.size(), slots.size());
+  Check(slots.size() == tokens.size(), "runtime",
+        "a step must have one token for each slot, but has {} tokens for {}", tokens.size(),
+        slots.size());
+  for (size_t i = 0; i < slots.size(); ++i)
+    model_.CheckTokens(tokens.subspan(i, 1), lengths_[Checked(slots[i])]);
+  StepSlots(slots, {.tokens = tokens});
+}
+
+void Session::StepFrames(std::span<const int64_t> slots, std::span<const float> frames) {
+  const int64_t rows = model_.CheckFrames(frames);
+  Check(std::ssize(slots) == rows, "runtime",
+        "a step must have one row of frames for each slot, but has {} for {}", rows, slots.size());
+  StepSlots(slots, {.frames = frames.data()});
+}
+
+void Session::StepSlots(std::span<const int64_t> slots, const StepTokens& read) {
+  Check(slots.size() <= lengths_.size(), "runtime",
+        "a step must have at most {} slots, one each, but has {}", lengths_.size(), slots.size());
   const int64_t n = static_cast<int64_t>(slots.size()), width = model_.config().outputs();
   const int64_t layers = model_.config().layers();
   ++steps_;
   for (int64_t i = 0; i < n; ++i) {
-    CheckGrowth(slots[i], tokens.subspan(i, 1));
+    CheckGrowth(slots[i], 1);
     Check(std::exchange(last_step_[slots[i]], steps_) != steps_, "runtime",
           "the slots of a step must be distinct, but {} occurs twice", slots[i]);
     row_position_[i] = lengths_[slots[i]];
@@ -146,7 +160,7 @@ void Session::Step(std::span<const int64_t> slots, std::span<const int32_t> toke
   const int64_t groups = n == 0 ? 0 : (n + rows - 1) / rows;
 #pragma omp parallel for schedule(dynamic) if (groups > 1)
   for (int64_t g = 0; g < groups; ++g) {
-    StepRows(tokens, g * rows, std::min(rows, n - g * rows));
+    StepRows(read, n, g * rows, std::min(rows, n - g * rows));
   }
   for (int64_t i = 0; i < n; ++i) {
     std::copy_n(row_outputs_.data() + i * width, width, outputs_.data() + slots[i] * width);
@@ -167,10 +181,13 @@ Array WithoutTime(const Array& a) {  // [rows,1,H,K] -> [rows,H,K], [rows,1,H] -
 
 }  // namespace
 
-void Session::StepRows(std::span<const int32_t> tokens, int64_t begin, int64_t rows) {
-  const int64_t n = static_cast<int64_t>(tokens.size());
+void Session::StepRows(const StepTokens& read, int64_t n, int64_t begin, int64_t rows) {
   const PackedModel::TokenRows here{begin, rows, 1, &row_position_[begin]};
-  model_.Embed(tokens.subspan(begin, rows), here, workspace_);
+  if (read.frames != nullptr) {
+    model_.EmbedFrames(read.frames + begin * model_.config().row_width(), here, workspace_);
+  } else {
+    model_.Embed(read.tokens.subspan(begin, rows), here, workspace_);
+  }
   StepInputs in{};
   in.length = &row_position_[begin];
   in.capacity = capacity_;

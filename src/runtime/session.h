@@ -40,6 +40,8 @@ class Session {
   void Prefill(int64_t slot, std::span<const int32_t> tokens);
   // Reads tokens[i] in slots[i], for every i; slots are distinct. Same errors. Does not allocate.
   void Step(std::span<const int64_t> slots, std::span<const int32_t> tokens);
+  // The same for models that read frames: frames [slots, config().row_width()].
+  void StepFrames(std::span<const int64_t> slots, std::span<const float> frames);
 
   // [outputs] after the slot's last token (zeros if it has none); valid until the slot changes.
   std::span<const float> outputs(int64_t slot) const;
@@ -55,9 +57,15 @@ class Session {
 
  private:
   int64_t Checked(int64_t slot) const;
-  void CheckGrowth(int64_t slot, std::span<const int32_t> tokens) const;
+  void CheckGrowth(int64_t slot, int64_t tokens) const;
   void PrefillRun(int64_t slot, std::span<const int32_t> tokens);
-  void StepRows(std::span<const int32_t> tokens, int64_t begin, int64_t rows);
+  // What a step reads: one or the other.
+  struct StepTokens {
+    std::span<const int32_t> tokens{};
+    const float* frames = nullptr;
+  };
+  void StepSlots(std::span<const int64_t> slots, const StepTokens& read);
+  void StepRows(const StepTokens& read, int64_t n, int64_t begin, int64_t rows);
   float* State(int64_t slot) { return states_.data() + slot * slot_stride_; }
 
   const PackedModel& model_;
