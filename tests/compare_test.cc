@@ -59,8 +59,8 @@ class CompareTest : public testing::Test {
 void ExpectSensible(const nlohmann::json& row, int64_t parameters) {
   EXPECT_NEAR(row["parameters"].get<double>(), static_cast<double>(parameters),
               0.02 * static_cast<double>(parameters));
-  EXPECT_GT(row["bits"].get<double>(), 0.5);
-  EXPECT_LT(row["bits"].get<double>(), 9);
+  EXPECT_GT(row["value"].get<double>(), 0.5);
+  EXPECT_LT(row["value"].get<double>(), 9);
   EXPECT_GT(row["step_s"].get<double>(), 0);
   EXPECT_GT(row["peak_bytes"].get<double>(), 2e7);  // LibTorch alone takes more
   EXPECT_GT(row["tokens_per_s"].get<double>(), 0);

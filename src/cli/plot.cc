@@ -27,7 +27,7 @@ struct Options {
 
 // The metric of the run's task, if none was asked for.
 std::string MetricOf(const std::vector<nlohmann::json>& lines) {
-  for (const char* name : {"bits_per_dim", "bits_per_byte"})
+  for (const char* name : {"bits_per_dim", "bits_per_byte", "bits_per_symbol", "accuracy"})
     if (lines.front().contains(name)) return name;
   return "loss";
 }

@@ -28,7 +28,7 @@ std::vector<int64_t> Permutation(int64_t n, uint64_t seed, uint64_t stream) {
 class ImagesTask : public Task {
  public:
   explicit ImagesTask(const TaskOptions& options)
-      : options_(options),
+      : Task(options),
         train_(LoadImages(options.data.source, Split::kTrain, options.data.full_train)),
         held_out_(LoadImages(options.data.source,
                              options.data.full_train ? Split::kTest : Split::kValidation)) {
@@ -39,8 +39,7 @@ class ImagesTask : public Task {
     }
   }
 
-  std::string_view metric() const override { return "bits_per_dim"; }
-  int64_t train_examples() const override { return train_.count; }
+  std::vector<Metric> metrics() const override { return {{"bits_per_dim"}}; }
   std::string Summary() const override {
     return fmt::format("{}: {} images of {} x {} x {} to train on, {} of {} {} ones to evaluate",
                        options_.data.source, train_.count, train_.height, train_.width,
@@ -83,12 +82,12 @@ class ImagesTask : public Task {
 
   std::vector<std::string> class_names() const override { return train_.class_names; }
 
-  std::vector<int64_t> SampleLabels(int64_t n) const override {
-    std::vector<int64_t> labels(n, 0);
+  std::vector<Prompt> Prompts(int64_t n) const override {
+    std::vector<Prompt> prompts(n, {0, std::vector<int32_t>(options_.model.max_len, -1)});
     if (options_.model.classes > 0) {
-      for (int64_t i = 0; i < n; ++i) labels[i] = i % options_.model.classes;
+      for (int64_t i = 0; i < n; ++i) prompts[i].label = i % options_.model.classes;
     }
-    return labels;
+    return prompts;
   }
 
   std::string WriteSamples(const std::vector<std::vector<int32_t>>& sequences,
@@ -137,7 +136,6 @@ class ImagesTask : public Task {
     return mirrored;
   }
 
-  TaskOptions options_;
   ImageSet train_, held_out_;
   mutable int64_t epoch_ = -1;  // that order_ is of
   mutable std::vector<int64_t> order_;

@@ -2,16 +2,40 @@
 
 #include <ATen/ATen.h>
 
+#include <numbers>
+
 #include "base/error.h"
+#include "nn/loss.h"
 
 namespace linattn {
 
 std::unique_ptr<Task> MakeTask(const TaskOptions& options) {
   CheckConfig(options.model);
   Check(options.batch > 0, "task", "batch must be positive, but is {}", options.batch);
-  if (options.model.task == "images") return MakeImagesTask(options);
-  if (options.model.task == "text") return MakeTextTask(options);
-  Fail("task", "task must be one of images, text, but is '{}'", options.model.task);
+  const std::string& task = options.model.task;
+  if (task == "images") return MakeImagesTask(options);
+  if (task == "text") return MakeTextTask(options);
+  if (task == "copy") return MakeCopyTask(options);
+  if (task == "recall") return MakeRecallTask(options);
+  Fail("task", "task must be one of images, text, copy, recall, but is '{}'", task);
+}
+
+bool ReadsData(std::string_view task) { return task != "copy" && task != "recall"; }
+
+at::Tensor Task::Loss(const at::Tensor& outputs, const Batch& batch) const {
+  return TokenLoss(options_.model, outputs, batch.targets).sum(at::kDouble);
+}
+
+std::vector<Tally> Task::Measure(const at::Tensor& /*outputs*/, const Batch& batch,
+                                 double nats) const {
+  return {{nats / std::numbers::ln2, static_cast<double>(batch.tokens)}};
+}
+
+Tally Accuracy(const at::Tensor& outputs, const Batch& batch) {
+  const at::Tensor index = batch.targets.flatten().ge(0).nonzero().flatten();
+  const at::Tensor best = outputs.flatten(0, 1).index_select(0, index).argmax(-1);
+  const at::Tensor wanted = batch.targets.flatten().index_select(0, index);
+  return {best.eq(wanted).sum().item<double>(), static_cast<double>(index.numel())};
 }
 
 void NameClasses(const Task& task, ModelConfig& model) {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,7 +15,7 @@
 namespace linattn {
 
 struct Batch {
-  at::Tensor inputs;   // [B,T] int64: the start token, then symbols 0..T-2
+  at::Tensor inputs;   // [B,T] int64, what the model reads: the start token, then symbols 0..T-2
   at::Tensor targets;  // [B,T] int64 symbols 0..T-1; -1: not scored
   int64_t tokens = 0;  // scored ones, by which its loss is weighted
 };
@@ -27,15 +28,29 @@ struct TaskOptions {
   uint64_t seed = 0;
 };
 
-// What is learned: data, its order, and what a sample looks like. The loss is the model's head's
-// (nn/loss.h) for every task.
+// A figure of merit. Over a set of batches it is the sum of their `sum` by that of their `count`.
+struct Metric {
+  std::string name;  // as metrics.jsonl has it
+  bool higher_is_better = false;
+  std::optional<double> at{};  // where along the task's axis it is taken
+};
+struct Tally {
+  double sum = 0, count = 0;
+};
+
+// What a sample starts from.
+struct Prompt {
+  int64_t label = 0;             // a class, or 0
+  std::vector<int32_t> symbols;  // [max_len]; -1: to be drawn
+};
+
+// What is learned: data, their order, loss, figures of merit, and what a sample looks like.
 class Task {
  public:
+  explicit Task(const TaskOptions& options) : options_(options) {}
   virtual ~Task() = default;
 
-  virtual std::string_view metric() const = 0;  // "bits_per_dim" | "bits_per_byte": nats / ln 2
-  virtual std::string Summary() const = 0;      // one line for the log
-  virtual int64_t train_examples() const = 0;
+  virtual std::string Summary() const = 0;                             // one line for the log
   virtual std::vector<std::string> class_names() const { return {}; }  // of the labels, if known
 
   // The index-th batch ever drawn: a function of the seed and the index alone, so that a resumed
@@ -45,11 +60,28 @@ class Task {
   virtual int64_t eval_batches() const = 0;
   virtual Batch EvalBatch(int64_t index) const = 0;
 
-  // What conditions each of n samples: a class label, or 0.
-  virtual std::vector<int64_t> SampleLabels(int64_t n) const = 0;
-  // Writes sampled sequences to `stem` + ".png" or ".txt"; returns that path.
-  virtual std::string WriteSamples(const std::vector<std::vector<int32_t>>& sequences,
-                                   const std::string& stem) const = 0;
+  // Sum of the batch's losses in nats, a float64 scalar, from the model's outputs [B,T,outputs].
+  // The head's (nn/loss.h) over the scored tokens, unless the task has one of its own.
+  virtual at::Tensor Loss(const at::Tensor& outputs, const Batch& batch) const;
+
+  // Reported along with the loss; the first one tells which evaluation is the best.
+  virtual std::vector<Metric> metrics() const = 0;
+  // What the metrics that have a place differ in: "pairs". Empty: there are none.
+  virtual std::string axis() const { return {}; }
+  // What a batch adds to each of them, given Loss's value. Bits a token, unless it is overridden.
+  virtual std::vector<Tally> Measure(const at::Tensor& outputs, const Batch& batch,
+                                     double nats) const;
+
+  // What n samples start from; none: the task has no samples.
+  virtual std::vector<Prompt> Prompts(int64_t /*n*/) const { return {}; }
+  // Writes sequences drawn from those prompts to `stem` + ".png" or ".txt"; returns that path.
+  virtual std::string WriteSamples(const std::vector<std::vector<int32_t>>& /*sequences*/,
+                                   const std::string& stem) const {
+    return stem;
+  }
+
+ protected:
+  TaskOptions options_;
 };
 
 // By model.task. Throws Error if the data are missing, damaged or do not fit the model.
@@ -61,6 +93,11 @@ void NameClasses(const Task& task, ModelConfig& model);
 // One a kind, each in its own file.
 std::unique_ptr<Task> MakeImagesTask(const TaskOptions& options);
 std::unique_ptr<Task> MakeTextTask(const TaskOptions& options);
+std::unique_ptr<Task> MakeCopyTask(const TaskOptions& options);
+std::unique_ptr<Task> MakeRecallTask(const TaskOptions& options);
+
+// Scored tokens, and how many of them the outputs rank first. outputs [B,T,vocab].
+Tally Accuracy(const at::Tensor& outputs, const Batch& batch);
 
 // Row i of the batch from its symbols: inputs are shifted by one behind `start`.
 void FillRow(Batch& batch, int64_t row, int64_t start, const uint8_t* symbols, int64_t length);

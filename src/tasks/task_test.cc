@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <filesystem>
 #include <map>
 #include <set>
@@ -12,6 +13,7 @@
 #include "base/file.h"
 #include "base/png.h"
 #include "base/temporary_directory.h"
+#include "nn/loss.h"
 
 namespace linattn {
 namespace {
@@ -76,7 +78,6 @@ TEST_F(Pictures, RowsAreTheStartTokenThenThePictureShiftedByOne) {
 TEST_F(Pictures, EveryEpochShowsEachPictureOnceInAnOrderOfItsOwn) {
   options_.batch = 1;
   const auto task = MakeTask(options_);
-  EXPECT_EQ(task->train_examples(), 20);
   std::vector<std::vector<int64_t>> epochs;
   for (int64_t epoch = 0; epoch < 3; ++epoch) {
     std::vector<int64_t> order;
@@ -139,6 +140,30 @@ TEST_F(Pictures, EvaluationIsSpreadOverTheHeldOutSet) {
   EXPECT_EQ(MakeTask(options_)->eval_batches(), 7);
 }
 
+TEST_F(Pictures, LossIsTheHeadsSumAndItsBitsAToken) {
+  const auto task = MakeTask(options_);
+  const Batch batch = task->TrainBatch(0);
+  const at::Tensor outputs = at::zeros({3, 6, options_.model.outputs()});
+  const at::Tensor each = TokenLoss(options_.model, outputs, batch.targets);
+  const double nats = task->Loss(outputs, batch).item<double>();
+  EXPECT_NEAR(nats, each.to(at::kDouble).sum().item<double>(), 1e-9);
+  const auto tallies = task->Measure(outputs, batch, nats);
+  ASSERT_EQ(tallies.size(), 1u);
+  EXPECT_EQ(task->metrics()[0].name, "bits_per_dim");
+  EXPECT_FALSE(task->metrics()[0].higher_is_better);
+  EXPECT_NEAR(tallies[0].sum / tallies[0].count, nats / 18 / std::log(2), 1e-12);
+}
+
+TEST(Accuracy, CountsScoredTokensOnly) {
+  Batch batch = EmptyBatch(1, 4);
+  batch.targets = at::tensor({2, -1, 0, 1}, at::kLong).view({1, 4});
+  at::Tensor outputs = at::zeros({1, 4, 3});
+  outputs[0][0][2] = outputs[0][1][1] = outputs[0][2][1] = outputs[0][3][1] = 1;
+  const Tally tally = Accuracy(outputs, batch);
+  EXPECT_EQ(tally.sum, 2);
+  EXPECT_EQ(tally.count, 3);
+}
+
 TEST_F(Pictures, RefusesAModelOfAnotherSize) {
   options_.model.width = 4, options_.model.max_len = 8;
   try {
@@ -151,7 +176,12 @@ TEST_F(Pictures, RefusesAModelOfAnotherSize) {
 
 TEST_F(Pictures, SamplesAreAGridOfPng) {
   const auto task = MakeTask(options_);
-  EXPECT_EQ(task->SampleLabels(4), (std::vector<int64_t>{0, 1, 0, 1}));
+  const auto prompts = task->Prompts(3);
+  ASSERT_EQ(prompts.size(), 3u);
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(prompts[i].label, i % 2);
+    EXPECT_EQ(prompts[i].symbols, std::vector<int32_t>(6, -1));
+  }
   const std::string path =
       task->WriteSamples({{1, 2, 3, 4, 5, 6}, {9, 9, 9, 9, 9, 255}}, directory_ / "grid");
   const Image grid = ReadPng(path);

@@ -15,7 +15,7 @@ namespace {
 class TextTask : public Task {
  public:
   explicit TextTask(const TaskOptions& options)
-      : options_(options), bytes_(ReadFile(options.data.source, "text")) {
+      : Task(options), bytes_(ReadFile(options.data.source, "text")) {
     const ModelConfig& model = options.model;
     Check(model.vocab >= 256, "text", "vocab must be at least 256 for bytes, but is {}",
           model.vocab);
@@ -33,8 +33,7 @@ class TextTask : public Task {
     }
   }
 
-  std::string_view metric() const override { return "bits_per_byte"; }
-  int64_t train_examples() const override { return std::max<int64_t>(1, train_.size() / length()); }
+  std::vector<Metric> metrics() const override { return {{"bits_per_byte"}}; }
   std::string Summary() const override {
     return fmt::format("{}: {} bytes to train on, {} to evaluate", options_.data.source,
                        train_.size(), validation_.size());
@@ -63,7 +62,9 @@ class TextTask : public Task {
     return Windows(first, std::min(options_.batch, full_windows() - first), length());
   }
 
-  std::vector<int64_t> SampleLabels(int64_t n) const override { return std::vector<int64_t>(n, 0); }
+  std::vector<Prompt> Prompts(int64_t n) const override {
+    return std::vector<Prompt>(n, {0, std::vector<int32_t>(length(), -1)});
+  }
 
   std::string WriteSamples(const std::vector<std::vector<int32_t>>& sequences,
                            const std::string& stem) const override {
@@ -91,7 +92,6 @@ class TextTask : public Task {
     return batch;
   }
 
-  TaskOptions options_;
   Bytes bytes_;
   std::span<const uint8_t> train_, validation_;
   std::vector<int64_t> windows_;  // where each evaluated window begins

@@ -103,7 +103,10 @@ class Comparison {
     const RunConfig& c = entries_.front().config;
     const auto task = MakeTask({c.model, c.data, c.train.batch, c.train.eval_examples,
                                 static_cast<uint64_t>(c.train.seed)});
-    facts_.metric = task->metric();
+    facts_.metric = task->metrics().front().name;
+    figures_ = task->metrics();
+    facts_.axis = task->axis();
+    facts_.equal_state = o_.equal_state;
     facts_.data = task->Summary();
     eval_batches_ = task->eval_batches();
     for (Entry& entry : entries_) NameClasses(*task, entry.config.model);
@@ -126,6 +129,11 @@ class Comparison {
             "directory by --out)",
             o_.directory, plan.at("minutes").get<double>(), o_.minutes);
       steps = plan.at("steps");
+    }
+    const ModelConfig& first = entries_.front().config.model;
+    const int64_t state = StateBytes(first, first.max_len);
+    for (Entry& entry : entries_) {
+      if (o_.equal_state) MatchState(state, entry.config.model);
     }
     for (Entry& entry : entries_) MatchParameters(entry.spec.text, parameters, entry.config.model);
     if (steps == 0) steps = StepsFromPilot();
@@ -234,7 +242,8 @@ class Comparison {
                                .parameters = TrainedParameters(model),
                                .mlp_dim = model.mlp_dim,
                                .steps = entry.config.train.steps,
-                               .bits = curve.back().second,
+                               .value = curve.back().second,
+                               .profile = Profile(run),
                                .step_s = SecondsPerStep(run),
                                .minutes = SecondsOfRun(run) / 60,
                                .peak_bytes = peak,
@@ -242,6 +251,17 @@ class Comparison {
                                .state_bytes = StateBytes(model, model.max_len)};
     WriteFileAtomic(ResultOf(entry), Json(result).dump(2) + "\n");
     return true;
+  }
+
+  // The last evaluation's metrics that have a place on the task's axis.
+  std::vector<std::pair<double, double>> Profile(const std::string& run) const {
+    std::vector<std::pair<double, double>> profile;
+    for (const Metric& metric : figures_) {
+      if (!metric.at) continue;
+      const auto curve = EvaluationCurve(run, metric.name);
+      if (!curve.empty()) profile.emplace_back(*metric.at, curve.back().second);
+    }
+    return profile;
   }
 
   // The largest peak of the processes that have trained `run`: one that is resumed has several.
@@ -279,6 +299,7 @@ class Comparison {
   std::vector<Entry> entries_;
   std::vector<std::string> failed_;
   ComparisonFacts facts_;
+  std::vector<Metric> figures_;
   int64_t eval_batches_ = 0;
 };
 

@@ -14,7 +14,8 @@ namespace linattn {
 namespace {
 
 std::string MetricName(const std::string& metric) {
-  return metric == "bits_per_dim" ? "bits/dim" : metric == "bits_per_byte" ? "bits/byte" : metric;
+  const std::string bits = "bits_per_";
+  return metric.starts_with(bits) ? "bits/" + metric.substr(bits.size()) : metric;
 }
 
 std::vector<nlohmann::json> Metrics(const std::string& run) {
@@ -30,9 +31,39 @@ Plot CurvesOf(const std::string& directory, const ComparisonFacts& facts,
   Plot plot{.title = name + " on held-out data", .x = {"step"}, .y = {name}, .series = {}};
   for (const ComparedMixer& m : mixers) {
     const auto points = EvaluationCurve(directory + "/" + m.directory, facts.metric);
-    plot.series.push_back({fmt::format("{} ({:.3f})", m.mixer, m.bits), points, true});
+    plot.series.push_back({fmt::format("{} ({:.3f})", m.mixer, m.value), points, true});
   }
   return plot;
+}
+
+Plot ProfileOf(const ComparisonFacts& facts, const std::vector<ComparedMixer>& mixers) {
+  Plot plot{.title = fmt::format("{} against {}", facts.metric, facts.axis),
+            .x = {facts.axis, true},
+            .y = {facts.metric},
+            .series = {}};
+  for (const ComparedMixer& m : mixers) plot.series.push_back({m.mixer, m.profile, true});
+  return plot;
+}
+
+bool HasPoints(const Plot& plot) {
+  return std::any_of(plot.series.begin(), plot.series.end(),
+                     [](const Series& s) { return !s.points.empty(); });
+}
+
+// A row a mixer, a column a place on the axis.
+std::string ProfileTable(const ComparisonFacts& facts, const std::vector<ComparedMixer>& mixers) {
+  if (mixers.empty() || mixers.front().profile.empty()) return {};
+  std::string head = fmt::format("| {} at so many {} |", facts.metric, facts.axis);
+  std::string line = "| --- |", rows;
+  for (const auto& [at, value] : mixers.front().profile) {
+    head += fmt::format(" {} |", at), line += " ---: |";
+  }
+  for (const ComparedMixer& m : mixers) {
+    rows += fmt::format("| {} |", m.mixer);
+    for (const auto& [at, value] : m.profile) rows += fmt::format(" {:.3f} |", value);
+    rows += "\n";
+  }
+  return fmt::format("{}\n{}\n{}\n![profile](profile.svg)\n\n", head, line, rows);
 }
 
 // Three significant digits, without an exponent.
@@ -82,24 +113,30 @@ std::string ComparisonTable(const std::string& metric, const std::vector<Compare
       MetricName(metric));
   for (const ComparedMixer& m : mixers)
     table += fmt::format("| {} | {:.3f} | {} | {:.0f} | {:.0f} | {} | {} | {} | {} |\n", m.mixer,
-                         m.bits, Short(m.step_s), static_cast<double>(m.peak_bytes) / 1e6,
+                         m.value, Short(m.step_s), static_cast<double>(m.peak_bytes) / 1e6,
                          m.tokens_per_s, m.state_bytes, m.parameters, m.mlp_dim, Short(m.minutes));
   return table;
 }
 
 void WriteComparison(const std::string& directory, const ComparisonFacts& facts,
                      const std::vector<ComparedMixer>& mixers) {
-  const nlohmann::json json = {
-      {"metric", facts.metric},         {"data", facts.data},
-      {"model", facts.model},           {"command", facts.command},
-      {"steps", facts.steps},           {"batch", facts.batch},
-      {"parameters", facts.parameters}, {"eval_examples", facts.eval_examples},
-      {"threads", facts.threads},       {"mixers", mixers}};
+  const nlohmann::json json = {{"metric", facts.metric},
+                               {"axis", facts.axis},
+                               {"data", facts.data},
+                               {"model", facts.model},
+                               {"command", facts.command},
+                               {"steps", facts.steps},
+                               {"batch", facts.batch},
+                               {"parameters", facts.parameters},
+                               {"eval_examples", facts.eval_examples},
+                               {"threads", facts.threads},
+                               {"mixers", mixers}};
   WriteFileAtomic(directory + "/compare.json", json.dump(2) + "\n");
   const Plot curves = CurvesOf(directory, facts, mixers);
-  const bool any = std::any_of(curves.series.begin(), curves.series.end(),
-                               [](const Series& s) { return !s.points.empty(); });
+  const bool any = HasPoints(curves);
   if (any) WriteFileAtomic(directory + "/curves.svg", SvgPlot(curves));
+  const Plot profile = ProfileOf(facts, mixers);
+  if (HasPoints(profile)) WriteFileAtomic(directory + "/profile.svg", SvgPlot(profile));
   const std::string held_out =
       facts.eval_examples > 0
           ? fmt::format("{} held-out examples, evenly spaced,", facts.eval_examples)
@@ -107,13 +144,14 @@ void WriteComparison(const std::string& directory, const ComparisonFacts& facts,
   WriteFileAtomic(
       directory + "/compare.md",
       fmt::format("# Mixers compared\n\n{}. {}. {} steps of {} sequences for each, in the same "
-                  "order, on {} threads; as nearly {} parameters as the width of the MLP allows. "
+                  "order, on {} threads; as nearly {} parameters as the width of the MLP allows{}. "
                   "{} on {} after the last step; peak memory is that of the training process; "
                   "tokens are generated by the lean runtime, one sequence at a time; the state is "
-                  "one sequence's at its full length.\n\n{}\n{}Made by:\n\n    {}\n",
+                  "one sequence's at its full length.\n\n{}\n{}{}Made by:\n\n    {}\n",
                   facts.data, facts.model, facts.steps, facts.batch, facts.threads,
-                  facts.parameters, MetricName(facts.metric), held_out,
-                  ComparisonTable(facts.metric, mixers), any ? "![curves](curves.svg)\n\n" : "",
+                  facts.parameters, facts.equal_state ? ", and states as large as the first's" : "",
+                  MetricName(facts.metric), held_out, ComparisonTable(facts.metric, mixers),
+                  any ? "![curves](curves.svg)\n\n" : "", ProfileTable(facts, mixers),
                   facts.command));
 }
 

@@ -18,7 +18,9 @@ Examples:
   linattn compare --mixers linear,performer,gla,softmax --minutes 10 --out runs/four
   linattn compare --mixers "lsh:rounds=1,lsh:rounds=4,3x gated_delta + 1x softmax" --minutes 10
   linattn compare --mixers linear,linear:feature_map=dpfp --config configs/text.toml --data book.txt --steps 2000
-A mixer may be followed by options of the model, each behind a colon (lsh:rounds=4 sets lsh_rounds). All see the same
+  linattn compare --mixers gated_delta,linear,softmax --config configs/recall.toml --steps 1000 --equal-state
+A mixer may be followed by options of the model, each behind a colon (lsh:rounds=4 sets lsh_rounds), or by its
+layers= and lr= (the learning rate). All see the same
 data in the same order for as many steps, each in a process of its own; mlp_dim is changed so that all have as many
 parameters as the first. Evaluations are ten, samples none, unless --set says otherwise. The same command goes on where
 it was stopped, and trains nothing twice: mixers may be added to the list. --out then holds compare.md, compare.json,
@@ -60,6 +62,9 @@ void AddCompare(CLI::App& verb, CompareFlags& flags) {
       ->allow_extra_args(false);
   verb.add_option("--out", flags.out, "directory (default: runs/compare)");
   verb.add_option("--threads", flags.threads, "default: all cores")->check(CLI::Range(1, 1024));
+  verb.add_flag("--equal-state", flags.equal_state,
+                "states as large as the first mixer's: by head_dim, features or window; what keeps "
+                "every token stays as it is");
   verb.add_flag("--quiet,-q", flags.quiet, "print nothing but errors");
 }
 
@@ -73,6 +78,7 @@ int RunCompare(const CompareFlags& flags, const std::vector<std::string>& argume
   options.directory = flags.out;
   options.steps = flags.steps;
   options.minutes = flags.minutes;
+  options.equal_state = flags.equal_state;
   const int cores = static_cast<int>(std::thread::hardware_concurrency());
   options.threads = flags.threads > 0 ? flags.threads : std::max(1, cores);
   options.command = "linattn";

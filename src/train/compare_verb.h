@@ -13,7 +13,7 @@ struct CompareFlags {
   int64_t steps = 0;
   double minutes = 0;
   int threads = 0;
-  bool quiet = false;
+  bool equal_state = false, quiet = false;
 };
 
 // Declares the flags and the help of `linattn compare`.

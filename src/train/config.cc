@@ -21,6 +21,7 @@ void VisitData(Config& c, Visit&& visit) {
   visit("full_train", c.full_train);
   visit("limit", c.limit);
   visit("flip", c.flip);
+  visit("pairs", c.pairs);
 }
 
 template <class Config, class Visit>
@@ -238,7 +239,8 @@ void CheckRunConfig(const RunConfig& config) {
   CheckConfig(config.model);
   const TrainConfig& t = config.train;
   constexpr double kMany = 1e15;
-  Check(!config.data.source.empty(), "config", "data.source must be a name or a path");
+  Check(!config.data.source.empty() || !ReadsData(config.model.task), "config",
+        "data.source must be a name or a path");
   CheckRange("data.limit", config.data.limit, 0, kMany);
   CheckRange("train.steps", t.steps, 0, kMany);
   CheckRange("train.minutes", t.minutes, 0, kMany);
@@ -281,10 +283,11 @@ RunConfig ResolveConfig(const std::string& path, const std::vector<std::string>&
     SetKey(user, key, value, "--set");
   }
   const std::string base = user["model"].value<std::string>("base", kDefaultBase);
+  user["model"] = ResolveModel(user["model"]);
+  if (!ReadsData(user["model"]["task"].get<std::string>())) user["data"].emplace("source", "");
   Check(base == kDefaultBase || user["data"].contains("source"), "config",
         "the data must be given (--data), but are not: a model of base '{}' has none of its own",
         base);
-  user["model"] = ResolveModel(user["model"]);
   RunConfig config = RunConfigFromJson(user);
   constexpr int64_t kStandardSteps = 3000;
   if (config.train.steps == 0 && config.train.minutes == 0) config.train.steps = kStandardSteps;

@@ -8,13 +8,11 @@
 #include <cmath>
 #include <filesystem>
 #include <map>
-#include <numbers>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "base/progress.h"
 #include "model/model_file.h"
-#include "nn/loss.h"
 #include "nn/transformer.h"
 #include "tasks/task.h"
 #include "train/metrics.h"
@@ -28,7 +26,21 @@ double Seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-double Bits(double nats) { return nats / std::numbers::ln2; }
+// A batch's losses and figures of merit, summed over batches.
+struct Score {
+  explicit Score(size_t metrics) : tallies(metrics) {}
+  void Add(double nats, double tokens, const std::vector<Tally>& more) {
+    loss.sum += nats, loss.count += tokens;
+    for (size_t i = 0; i < tallies.size(); ++i) {
+      tallies[i].sum += more[i].sum, tallies[i].count += more[i].count;
+    }
+  }
+
+  Tally loss;
+  std::vector<Tally> tallies;  // one a metric
+};
+
+double Mean(const Tally& tally) { return tally.sum / tally.count; }
 
 DType StorageOf(const std::string& name) {
   if (name == "f16") return DType::kF16;
@@ -138,6 +150,7 @@ class Run {
         checkpoints_(options.directory + "/checkpoints"),
         task_(MakeTask({config.model, config.data, t_.batch, t_.eval_examples,
                         static_cast<uint64_t>(t_.seed)})),
+        figures_(task_->metrics()),
         learner_(WithClassNames()) {
     progress_ = NewProgress(0);
   }
@@ -167,15 +180,20 @@ class Run {
   }
   struct StepReport {
     double loss = 0, rate = 0, norm = 0;  // nats a token; learning rate; of the gradient
+    Score score;
   };
 
   StepReport Step();
+  at::Tensor Loss(const Batch& batch, Score& score);
+  void AddFigures(const Score& score, std::vector<Metrics::Value>& values) const;
+  bool Improves() const;
   void RefuseOrSkip(const StepReport& report, const Batch& batch);
   void SettleTotal();
   double Evaluate();
   void Sample();
   void Save();
   void Report(const StepReport& report);
+  double Headline(const Score& score) const { return Mean(score.tallies.front()); }
   bool Done() const;
   bool Due(int64_t every) const { return every > 0 && state_.step % every == 0; }
   double Elapsed() const { return state_.wall_s + Seconds() - started_; }
@@ -192,6 +210,7 @@ class Run {
   RunOptions options_;
   CheckpointFiles checkpoints_;
   std::unique_ptr<Task> task_;
+  const std::vector<Metric> figures_;
   Learner learner_;
   std::unique_ptr<Metrics> metrics_;
   std::unique_ptr<Progress> progress_;
@@ -239,14 +258,12 @@ Run::StepReport Run::Step() {
   for (int64_t i = 0; i < t_.accumulate; ++i) {
     batches.push_back(task_->TrainBatch(state_.step * t_.accumulate + i));
   }
-  StepReport report;
+  StepReport report{.score = Score(figures_.size())};
   report.rate = LearningRate(ScheduleOf(t_, state_.total), state_.step + 1);
   learner_.optimiser.ZeroGradients();
   learner_.RedrawFeatures(state_.step);
-  report.loss = AccumulateGradients(batches, [&](const Batch& batch) {
-    const at::Tensor outputs = learner_.model.Forward(batch.inputs);
-    return TokenLoss(config_.model, outputs, batch.targets).sum(at::kDouble);
-  });
+  report.loss =
+      AccumulateGradients(batches, [&](const Batch& batch) { return Loss(batch, report.score); });
   if (std::isfinite(report.loss)) report.norm = ClipGradients(learner_.parameters, t_.clip);
   if (std::isfinite(report.loss) && std::isfinite(report.norm)) {
     learner_.optimiser.Step(report.rate);
@@ -264,6 +281,22 @@ Run::StepReport Run::Step() {
   step_s_ += weight * (Seconds() - begin - step_s_);
   step_tokens_ += weight * (tokens - step_tokens_);
   return report;
+}
+
+// The batch's; what it is worth is added to `score`.
+at::Tensor Run::Loss(const Batch& batch, Score& score) {
+  const at::Tensor outputs = learner_.model.Forward(batch.inputs);
+  const at::Tensor loss = task_->Loss(outputs, batch);
+  const auto nats = loss.item<double>();
+  score.Add(nats, static_cast<double>(batch.tokens), task_->Measure(outputs.detach(), batch, nats));
+  return loss;
+}
+
+// Those to which any batch has added.
+void Run::AddFigures(const Score& score, std::vector<Metrics::Value>& values) const {
+  for (size_t i = 0; i < figures_.size(); ++i) {
+    if (score.tallies[i].count > 0) values.push_back({figures_[i].name, Mean(score.tallies[i])});
+  }
 }
 
 void Run::RefuseOrSkip(const StepReport& report, const Batch& batch) {
@@ -319,30 +352,35 @@ bool Run::Done() const {
   return state_.total > 0 && state_.step >= state_.total;
 }
 
-// Bits a token on the held-out set; a new best is exported.
+bool Run::Improves() const {
+  if (state_.best_step < 0) return std::isfinite(metric_);
+  return figures_.front().higher_is_better ? metric_ > state_.best_metric
+                                           : metric_ < state_.best_metric;
+}
+
+// The task's first figure of merit on the held-out set; a new best is exported.
 double Run::Evaluate() {
   const double begin = Seconds();
   learner_.model.SetTraining(false);
-  double nats = 0, tokens = 0;
+  Score score(figures_.size());
   {
     torch::NoGradGuard no_gradient;
     const UseAverages guard(learner_.parameters, learner_.average.get());
     for (int64_t i = 0; i < task_->eval_batches(); ++i) {
-      const Batch batch = task_->EvalBatch(i);
-      const at::Tensor outputs = learner_.model.Forward(batch.inputs);
-      nats += TokenLoss(config_.model, outputs, batch.targets).sum(at::kDouble).item<double>();
-      tokens += static_cast<double>(batch.tokens);
+      Loss(task_->EvalBatch(i), score);
     }
   }
   learner_.model.SetTraining(true);
-  metric_ = Bits(nats / tokens);
+  metric_ = Headline(score);
   eval_s_ = Seconds() - begin;
   state_.evaluated_step = state_.step;
-  metrics_->Add(state_.step, "eval",
-                {{"loss", nats / tokens}, {task_->metric(), metric_}, {"wall_s", Elapsed()}});
+  std::vector<Metrics::Value> values = {{"loss", Mean(score.loss)}};
+  AddFigures(score, values);
+  values.push_back({"wall_s", Elapsed()});
+  metrics_->Add(state_.step, "eval", values);
   progress_->Note(
-      fmt::format("step {}: held out {:.4f} {}", state_.step, metric_, task_->metric()));
-  if (metric_ < state_.best_metric) {
+      fmt::format("step {}: held out {:.4f} {}", state_.step, metric_, figures_.front().name));
+  if (Improves()) {
     state_.best_metric = metric_;
     state_.best_step = state_.step;
     if (t_.export_weights == "best") {
@@ -353,10 +391,11 @@ double Run::Evaluate() {
 }
 
 void Run::Sample() {
+  const std::vector<Prompt> prompts = task_->Prompts(t_.samples);
+  if (prompts.empty()) return;
   const std::string scratch = options_.directory + "/samples/.model.safetensors";
   learner_.Export(scratch, "f32", state_);
-  const auto labels = task_->SampleLabels(t_.samples);
-  const auto sequences = DrawSamples(scratch, labels, t_.temperature, t_.seed);
+  const auto sequences = DrawSamples(scratch, prompts, t_.temperature, t_.seed);
   std::filesystem::remove(scratch);
   const std::string path = task_->WriteSamples(
       sequences, fmt::format("{}/samples/step-{:09d}", options_.directory, state_.step));
@@ -384,13 +423,13 @@ void Run::Save() {
 
 void Run::Report(const StepReport& r) {
   if (Due(t_.log_every)) {
-    metrics_->Add(state_.step, "train",
-                  {{"loss", r.loss},
-                   {task_->metric(), Bits(r.loss)},
-                   {"lr", r.rate},
-                   {"grad_norm", r.norm},
-                   {"tokens_per_s", TokensPerSecond()},
-                   {"wall_s", Elapsed()}});
+    std::vector<Metrics::Value> values = {{"loss", r.loss}};
+    AddFigures(r.score, values);
+    values.insert(values.end(), {{"lr", r.rate},
+                                 {"grad_norm", r.norm},
+                                 {"tokens_per_s", TokensPerSecond()},
+                                 {"wall_s", Elapsed()}});
+    metrics_->Add(state_.step, "train", values);
   }
   const double guessing = std::log(static_cast<double>(config_.model.vocab));
   if (r.loss > 3 * guessing && !std::exchange(warned_, true)) {
@@ -400,8 +439,9 @@ void Run::Report(const StepReport& r) {
                     state_.step, r.loss, guessing));
   }
   if (state_.total == 0) return;
-  progress_->Update(state_.step, fmt::format("{:.3f} {}  {:.0f} tokens/s  lr {:.2e}", Bits(r.loss),
-                                             task_->metric(), TokensPerSecond(), r.rate));
+  progress_->Update(state_.step,
+                    fmt::format("{:.3f} {}  {:.0f} tokens/s  lr {:.2e}", Headline(r.score),
+                                figures_.front().name, TokensPerSecond(), r.rate));
 }
 
 RunResult Run::Loop() {

@@ -23,7 +23,7 @@ struct RunResult {
   enum class End { kFinished, kStopped, kLogClosed };
   End end = End::kFinished;
   RunState state;
-  double metric = 0;  // the last evaluation's, in bits; NaN if there was none
+  double metric = 0;  // the task's first, at the last evaluation; NaN if there was none
 };
 
 // Trains `config` in options.directory, which then holds

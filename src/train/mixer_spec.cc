@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "model/layer.h"
 #include "model/parameters.h"
 
 namespace linattn {
@@ -27,10 +28,24 @@ std::string FileName(const std::string& text) {
 
 std::string KeyOf(const std::string& mixer, const std::string& option, const std::string& text) {
   static const nlohmann::json known = ToJson(ModelConfig{});
+  if (option == "layers") return "model.layers";
+  if (option == "lr") return "train.lr";
   for (const std::string& key : {mixer + "_" + option, option})
     if (known.contains(key)) return "model." + key;
   Fail("compare", "the options of '{}' must be keys of the model, but {}_{} and {} are none", text,
        mixer, option, option);
+}
+
+// What decides how large the state is; null: the number of tokens.
+int64_t* SizeOfState(ModelConfig& c) {
+  int64_t* size = &c.head_dim;
+  for (int64_t i = 0; i < c.layers(); ++i) {
+    const LayerPlan plan = PlanLayer(c, i);
+    if (!plan.state() && c.window == 0) return nullptr;
+    if (!plan.state()) size = &c.window;
+    if (plan.features > 0) size = &c.features;
+  }
+  return size;
 }
 
 double RelativeDistance(int64_t a, int64_t target) {
@@ -63,6 +78,24 @@ int64_t TrainedParameters(const ModelConfig& config) {
   for (const ParameterSpec& spec : Parameters(config))
     if (spec.trained) count += ElementsOf(spec);
   return count;
+}
+
+void MatchState(int64_t target, ModelConfig& config) {
+  int64_t* const size = SizeOfState(config);
+  if (size == nullptr) return;
+  const auto distance = [&](int64_t value) {
+    *size = value;
+    return std::abs(StateBytes(config, config.max_len) - target);
+  };
+  int64_t best = *size;
+  constexpr int64_t kMost = 1 << 12;                   // the config's own limit of head_dim
+  const int64_t step = config.rope_theta > 0 ? 2 : 1;  // rotary positions turn pairs of channels
+  for (int64_t value = step; value <= kMost; value += step) {
+    if (distance(value) < distance(best)) best = value;
+    *size = value;
+    if (StateBytes(config, config.max_len) > target) break;
+  }
+  *size = best;
 }
 
 void MatchParameters(const std::string& spec, int64_t target, ModelConfig& config) {

@@ -3,7 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "base/error.h"
+#include "model/layer.h"
 #include "train/config.h"
 
 namespace linattn {
@@ -35,6 +38,38 @@ TEST(MixerSpec, RefusesWhatIsNoOption) {
               ThrowsMessage<Error>(HasSubstr("lsh_colour and colour are none")));
   EXPECT_THAT([] { ParseMixerSpec("lsh:rounds"); }, ThrowsMessage<Error>(HasSubstr("KEY=VALUE")));
   EXPECT_THAT([] { ParseMixerSpec(" "); }, ThrowsMessage<Error>(HasSubstr("a name")));
+}
+
+TEST(MixerSpec, TakesLayersAndALearningRate) {
+  EXPECT_THAT(
+      ParseMixerSpec("1x gla + 1x softmax:layers=4:lr=3e-3").sets,
+      ElementsAre("model.mixer=\"1x gla + 1x softmax\"", "model.layers=4", "train.lr=3e-3"));
+}
+
+TEST(MixerSpec, MatchesTheStateByWhatDecidesItsSize) {
+  const ModelConfig first = NamedConfig("fashion-small", "gated_delta");
+  const int64_t target = StateBytes(first, first.max_len);
+  const auto matched = [&](const char* mixer, auto change) {
+    ModelConfig c = NamedConfig("fashion-small", mixer);
+    change(c);
+    MatchState(target, c);
+    return c;
+  };
+  const auto near = [&](const ModelConfig& c) {
+    return std::abs(static_cast<double>(StateBytes(c, c.max_len)) / static_cast<double>(target) -
+                    1);
+  };
+  EXPECT_EQ(matched("gated_delta", [](auto&) {}).head_dim, first.head_dim);
+  EXPECT_EQ(matched("linear", [](auto&) {}).head_dim, 31);  // its normaliser is a row more
+  const ModelConfig wide = matched("linear", [](auto& c) { c.feature_map = "dpfp"; });
+  EXPECT_LT(wide.head_dim, 16);
+  EXPECT_LT(near(wide), 0.1);
+  const ModelConfig random = matched("performer", [](auto&) {});
+  EXPECT_EQ(random.head_dim, 32);
+  EXPECT_LT(near(random), 0.1);
+  const ModelConfig window = matched("softmax", [](auto& c) { c.window = 100; });
+  EXPECT_EQ(window.window, 16);  // keys and values of 32: a token is as large as two rows
+  EXPECT_EQ(matched("softmax", [](auto&) {}).window, 0);
 }
 
 TEST(MixerSpec, MatchesParametersByTheWidthOfTheMlp) {

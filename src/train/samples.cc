@@ -5,13 +5,12 @@
 namespace linattn {
 
 std::vector<std::vector<int32_t>> DrawSamples(const std::string& path,
-                                              const std::vector<int64_t>& labels,
+                                              const std::vector<Prompt>& prompts,
                                               double temperature, uint64_t seed) {
   const PackedModel model = PackedModel::Load(path);
   std::vector<Request> requests;
-  for (const int64_t label : labels) {
-    requests.push_back({std::vector<int32_t>(model.config().max_len, kUnknown), label,
-                        static_cast<uint64_t>(requests.size())});
+  for (const Prompt& prompt : prompts) {
+    requests.push_back({prompt.symbols, prompt.label, requests.size()});
   }
   GenerateOptions options;
   options.seed = seed;
