@@ -139,6 +139,17 @@ int64_t MixerStateFloats(const ModelConfig& c, int64_t layer, int64_t capacity) 
   return mixer.state_floats(StateDimsOf(c, layer), OptionsOf(c, layer), capacity);
 }
 
+int64_t LongestSequence(const ModelConfig& c) {
+  constexpr int64_t kWide = int64_t{1} << 31;  // of a window, to be told from none
+  if (!c.causal || c.position != "none") return c.max_len;
+  const int64_t full = std::min(c.window, kWide) + std::min(c.sinks, kWide) + 1;
+  for (int64_t i = 0; i < c.layers(); ++i) {
+    if (PlanLayer(c, i).state()) continue;
+    if (MixerStateFloats(c, i, full) != MixerStateFloats(c, i, full + 1)) return c.max_len;
+  }
+  return kEndless;
+}
+
 int64_t StateBytes(const ModelConfig& config, int64_t capacity) {
   int64_t floats = 0;
   for (int64_t i = 0; i < config.layers(); ++i) floats += StateFloats(config, i, capacity);

@@ -106,6 +106,10 @@ class RandomFeatures {
 // need): the mixer's state, then the last conv_size - 1 inputs of the convolution, [conv_size - 1,
 // conv_channels], newest last. All zero: a new sequence.
 int64_t StateFloats(const ModelConfig& config, int64_t layer, int64_t capacity);
+// The most tokens that a sequence may have: max_len, or kEndless if there are no learned positions
+// and no layer whose memory grows with its tokens, so that only training knows of max_len.
+inline constexpr int64_t kEndless = int64_t{1} << 60;
+int64_t LongestSequence(const ModelConfig& config);
 // Bytes of one sequence's memory, all layers together.
 int64_t StateBytes(const ModelConfig& config, int64_t capacity);
 // Floats of a layer's memory that are the mixer's.

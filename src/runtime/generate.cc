@@ -105,11 +105,12 @@ class SymbolSampler {
   SamplerScratch scratch_;
 };
 
-void CheckRequest(const ModelConfig& c, const Request& request, size_t index) {
+void CheckRequest(const ModelConfig& c, const Request& request, size_t index, bool cached) {
   const int64_t length = static_cast<int64_t>(request.symbols.size());
-  Check(length >= 1 && length <= c.max_len, "generate",
+  const int64_t longest = cached ? LongestSequence(c) : c.max_len;
+  Check(length >= 1 && length <= longest, "generate",
         "a sequence must have from 1 to {} tokens, the model's maximum, but sequence {} has {}",
-        c.max_len, index, length);
+        longest, index, length);
   Check(request.label >= 0 && request.label < std::max<int64_t>(1, c.classes), "generate",
         "the class must be from 0 to {}, but is {}", std::max<int64_t>(1, c.classes) - 1,
         request.label);
@@ -219,7 +220,7 @@ void Generate(const PackedModel& model, std::span<Request> requests,
         "the temperature must be at least 0 and finite, but is {}", options.sampler.temperature);
   int64_t total = 0, capacity = 1, done = 0;
   for (size_t i = 0; i < requests.size(); ++i) {
-    CheckRequest(model.config(), requests[i], i);
+    CheckRequest(model.config(), requests[i], i, options.cached);
     const int64_t length = static_cast<int64_t>(requests[i].symbols.size());
     capacity = std::max(capacity, length);
     total += length;

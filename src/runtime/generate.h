@@ -15,7 +15,7 @@ inline constexpr int32_t kUnknown = -1;  // a symbol that is to be sampled
 // A sequence to be made. Symbols that are known (a prompt, the visible part of a picture) stand in
 // it, wherever they are, and are read instead of sampled.
 struct Request {
-  std::vector<int32_t> symbols;  // [1..max_len], each in [0,vocab) or kUnknown
+  std::vector<int32_t> symbols;  // [1..LongestSequence], each in [0,vocab) or kUnknown
   int64_t label = 0;             // class of a conditional model
   uint64_t stream = 0;  // its random numbers are Random(seed, stream), one stream a sequence
 };

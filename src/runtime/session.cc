@@ -20,14 +20,15 @@ int64_t RoundUp(int64_t n, int64_t multiple) { return (n + multiple - 1) / multi
 }  // namespace
 
 Session::Session(const PackedModel& model, int64_t slots, int64_t capacity)
-    : model_(model), capacity_(capacity == 0 ? model.config().max_len : capacity) {
+    : model_(model), capacity_(capacity == 0 ? LongestSequence(model.config()) : capacity) {
   const ModelConfig& c = model.config();
   Check(c.causal, "runtime", "token by token generation needs a causal model, but this one is not");
   Check(slots >= 1, "runtime", "a session must have at least one slot, but {} were asked for",
         slots);
-  Check(capacity_ >= 1 && capacity_ <= c.max_len, "runtime",
-        "a session's capacity must be from 1 to the model's max_len = {}, but is {}", c.max_len,
-        capacity_);
+  const int64_t longest = LongestSequence(c);
+  Check(capacity_ >= 1 && capacity_ <= longest, "runtime",
+        "a session's capacity must be from 1 to {} = {}, but is {}",
+        longest == c.max_len ? "the model's max_len" : "2^60", longest, capacity_);
   for (int64_t layer = 0; layer < c.layers(); ++layer) {
     layers_.push_back({state_floats_, MixerStateFloats(c, layer, capacity_)});
     state_floats_ += StateFloats(c, layer, capacity_);

@@ -20,8 +20,8 @@ namespace linattn {
 // thread calls at a time.
 class Session {
  public:
-  // capacity: the most tokens a sequence may have; 0 means config().max_len, and no more than that.
-  // Throws Error if the model is not causal.
+  // capacity: the most tokens a sequence may have; 0 means LongestSequence(config())
+  // (model/layer.h), and no more than that. Throws Error if the model is not causal.
   Session(const PackedModel& model, int64_t slots, int64_t capacity = 0);
 
   const PackedModel& model() const { return model_; }

@@ -6,9 +6,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <functional>
 #include <limits>
 #include <numeric>
+#include <set>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -216,10 +218,10 @@ TEST_F(SessionFixture, StateFilesRestoreExactlyAndRefuseDamage) {  // B7, B14
   flipped[flipped.size() - 2] ^= 1;
   EXPECT_THAT(refused(flipped), HasSubstr("checksum"));
   Bytes counted = good;  // a token count that is off by one
-  const std::string text = "\"tokens\":\"9\"";
+  const std::string text = "\"tokens\":\"0000000000000000009\"";
   const auto at = std::search(counted.begin(), counted.end(), text.begin(), text.end());
   ASSERT_NE(at, counted.end());
-  *(at + 10) = '8';
+  *(at + 28) = '8';
   EXPECT_THAT(refused(counted), HasSubstr("checksum"));
 
   const PackedModel other(config_, reference::DenseTensors(config_, 3));
@@ -227,6 +229,57 @@ TEST_F(SessionFixture, StateFilesRestoreExactlyAndRefuseDamage) {  // B7, B14
   EXPECT_THAT(MessageOf([&] { LoadState(foreign, 0, path); }), HasSubstr("is of model"));
   Session narrow(model_, 1, 20);
   EXPECT_THAT(MessageOf([&] { LoadState(narrow, 0, path); }), HasSubstr("capacity of 20"));
+}
+
+TEST_F(SessionFixture, StateFilesCarryExtrasUnderTheChecksum) {
+  const TemporaryDirectory directory;
+  const std::string path = directory / "state";
+  Session session(model_, 1);
+  session.Prefill(0, Tokens(config_, 5, 0));
+  const StateExtras extras{{{"text", "a \"quoted\" line"}}, {{"tail", {0.5f, -1, 3}}}};
+  SaveState(session, 0, path, extras);
+  const StateExtras got = LoadState(session, 0, path);
+  EXPECT_EQ(got.notes, extras.notes);
+  EXPECT_EQ(got.tensors, extras.tensors);
+  Bytes bytes = ReadFile(path);
+  const std::string text = "quoted";
+  const auto at = std::search(bytes.begin(), bytes.end(), text.begin(), text.end());
+  ASSERT_NE(at, bytes.end());
+  *at = 'Q';
+  WriteFileAtomic(path, bytes);
+  EXPECT_THAT(MessageOf([&] { LoadState(session, 0, path); }), HasSubstr("checksum"));
+}
+
+TEST(SessionTest, AStateOfFixedSizeHasNoEnd) {
+  ModelConfig c = SmallConfig();
+  c.mixers = {"linear", "linear"};
+  EXPECT_EQ(LongestSequence(c), 70);  // learned positions
+  c.position = "none";
+  EXPECT_EQ(LongestSequence(c), kEndless);
+  ModelConfig window = c;
+  window.mixers = {"linear", "softmax"};
+  EXPECT_EQ(LongestSequence(window), 70);
+  window.window = 9, window.sinks = 2;
+  EXPECT_EQ(LongestSequence(window), kEndless);
+  const TemporaryDirectory directory;
+  std::set<uintmax_t> sizes;
+  for (ModelConfig& model : std::vector<ModelConfig>{c, window}) {
+    const PackedModel packed(model, reference::DenseTensors(model, 2));
+    Session session(packed, 2), reserved(packed, 1, 1000);
+    const std::vector<int32_t> tokens = Tokens(model, 1000, 0);
+    session.Prefill(0, std::span(tokens).first(999));
+    session.Step(std::vector<int64_t>{0}, std::vector<int32_t>{tokens[999]});
+    reserved.Prefill(0, tokens);
+    ExpectClose(session.outputs(0), reserved.outputs(0));
+    for (const int64_t n : {1, 12, 1000}) {
+      session.Reset(1);
+      session.Prefill(1, std::span(tokens).first(n));
+      SaveState(session, 1, directory / "state");
+      sizes.insert(std::filesystem::file_size(directory / "state"));
+    }
+    EXPECT_EQ(sizes.size(), 1u);
+    sizes.clear();
+  }
 }
 
 TEST_F(SessionFixture, BidirectionalModelsAreRefused) {
