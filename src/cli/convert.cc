@@ -40,10 +40,7 @@ void CheckOutIsNotInput(const Options& o) {
 }
 
 DType Storage(const Options& o, DType checkpoint) {
-  if (o.dtype == "f32") return DType::kF32;
-  if (o.dtype == "f16") return DType::kF16;
-  if (o.dtype == "bf16") return DType::kBF16;
-  return checkpoint;
+  return o.dtype.empty() ? checkpoint : StorageByName(o.dtype);
 }
 
 // "3 x gated_delta, 1 x softmax", in the order of their first layers.

@@ -104,6 +104,13 @@ ModelFile ModelFromSafetensors(const SafetensorsFile& file) {
   return model;
 }
 
+DType StorageByName(const std::string& name) {
+  if (name == "f16") return DType::kF16;
+  if (name == "bf16") return DType::kBF16;
+  Check(name == "f32", kWhere, "dtype must be one of f32, f16, bf16, but is '{}'", name);
+  return DType::kF32;
+}
+
 void SaveModel(const std::string& path, const ModelConfig& config,
                const std::map<std::string, std::vector<float>>& tensors, DType storage,
                const std::map<std::string, std::string>& metadata) {

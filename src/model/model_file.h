@@ -32,6 +32,9 @@ struct ModelFile {
 ModelFile LoadModel(const std::string& path);
 ModelFile ModelFromSafetensors(const SafetensorsFile& file);
 
+// kF32, kF16 or kBF16 from "f32", "f16" or "bf16"; throws Error for any other name.
+DType StorageByName(const std::string& name);
+
 // Writes atomically, in file order, as kF32, kF16 or kBF16 (rounded to nearest even). `tensors`
 // must be exactly Parameters(config); finite values that `storage` cannot hold are an Error.
 void SaveModel(const std::string& path, const ModelConfig& config,

@@ -42,13 +42,6 @@ struct Score {
 
 double Mean(const Tally& tally) { return tally.sum / tally.count; }
 
-DType StorageOf(const std::string& name) {
-  if (name == "f16") return DType::kF16;
-  if (name == "bf16") return DType::kBF16;
-  Check(name == "f32", "export", "dtype must be one of f32, f16, bf16, but is '{}'", name);
-  return DType::kF32;
-}
-
 // While it lives, the model's weights are their running means (if there are any).
 class UseAverages {
  public:
@@ -128,7 +121,7 @@ struct Learner {
     const UseAverages guard(parameters, average.get());
     std::map<std::string, std::vector<float>> weights;
     for (auto& [name, values] : model.Export()) weights[name] = std::move(values);
-    SaveModel(path, model.config(), weights, StorageOf(storage),
+    SaveModel(path, model.config(), weights, StorageByName(storage),
               {{"linattn.step", std::to_string(state.step)}});
   }
 
