@@ -23,13 +23,15 @@ using WordTag = hn::RebindToUnsigned<FloatTag>;
 using IntVector = hn::Vec<IntTag>;
 using WordVector = hn::Vec<WordTag>;
 
-// A Dot is: Left, a word of a row in all lanes; Right, a word of each of kLanes outputs; Sum, which
-// Add increases by the products of their 1, 2 or 4 parts. Start and Float are sums' ends.
+// A Dot is: Left, a word of a row in all lanes; Right, a word of each of kLanes outputs, both in
+// kPieces registers; Sum, which Add increases by the products of their 1, 2 or 4 parts. Start and
+// Float are a sum's beginning and end.
 
 struct Float32Dot {
   using Left = FloatVector;
   using Right = FloatVector;
   using Sum = FloatVector;
+  static constexpr int64_t kPieces = 1;
   static constexpr bool kInteger = false;
   static HWY_INLINE Left SetLeft(uint32_t word) {
     return hn::BitCast(FloatTag(), hn::Set(WordTag(), word));
@@ -50,6 +52,7 @@ struct BFloat16Dot {
   using Left = Pair;
   using Right = Pair;
   using Sum = FloatVector;
+  static constexpr int64_t kPieces = 2;
   static constexpr bool kInteger = false;
   static HWY_INLINE Pair Split(WordVector words) {
     const FloatTag d;
@@ -80,6 +83,7 @@ struct Int8Dot {
   using Left = Quad;
   using Right = Quad;
   using Sum = IntVector;
+  static constexpr int64_t kPieces = sizeof(Quad) / sizeof(IntVector);
   static constexpr bool kInteger = true;
 
 #if HWY_TARGET <= HWY_AVX2
@@ -140,6 +144,7 @@ struct NativeInt8Dot {
   using Left = IntVector;
   using Right = IntVector;
   using Sum = IntVector;
+  static constexpr int64_t kPieces = 1;
   static constexpr bool kInteger = true;
   static HWY_INLINE Left SetLeft(uint32_t word) {
     return hn::Set(IntTag(), static_cast<int32_t>(word));

@@ -9,7 +9,6 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/gemm.cc"
-#include <hwy/cache_control.h>
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
@@ -21,24 +20,31 @@ namespace HWY_NAMESPACE {
 
 constexpr int64_t kPanel = PackedMatrix::kPanel;
 constexpr int64_t kPanelVectors = kPanel / kLanes;
-constexpr int64_t kVectorsAtLeast = std::min<int64_t>(2, kPanelVectors);
 
-// A tile of sums is kRows x kVectors registers. Few rows take many vectors at a time, to have
-// enough sums in flight to hide the latency of a product, and as many streams of weights for the
-// prefetcher.
-#if HWY_TARGET <= HWY_AVX3  // 32 registers
-constexpr int64_t kTileRows = 12;
-constexpr int64_t TileVectors(int64_t rows) { return rows <= 2 ? 8 : rows <= 4 ? 4 : 2; }
-#elif HWY_TARGET == HWY_SCALAR
-constexpr int64_t kTileRows = 1;
-constexpr int64_t TileVectors(int64_t) { return 4; }
-#else  // 16
-constexpr int64_t kTileRows = 6;
-constexpr int64_t TileVectors(int64_t rows) { return rows == 1 ? 8 : rows <= 3 ? 4 : 2; }
+// A tile of sums is rows x vectors of a panel, both as many as the registers hold: beside the sums
+// a column of weights and one word of a row, and one register for what the compiler needs.
+#if HWY_TARGET <= HWY_AVX3 || HWY_TARGET == HWY_NEON
+constexpr int64_t kRegisters = 32;
+#else
+constexpr int64_t kRegisters = 16;
 #endif
-// Up to so many rows the weights are what is waited for.
-constexpr int64_t kStreamRows = 4;
-constexpr int64_t kAheadWords = 8192 / 4;
+template <class Dot>
+constexpr bool Fits(int64_t rows, int64_t vectors) {
+  return rows * vectors + (vectors + 1) * Dot::kPieces < kRegisters;
+}
+// Few rows take many vectors: enough sums in flight to hide the latency of a product.
+template <class Dot>
+constexpr int64_t TileVectors(int64_t rows) {
+  int64_t vectors = std::min<int64_t>(8, kPanelVectors);
+  while (vectors > 2 && !Fits<Dot>(rows, vectors)) vectors /= 2;
+  return vectors;
+}
+template <class Dot>
+constexpr int64_t TileRows() {
+  int64_t rows = PreparedRows::kTileRows;
+  while (rows > 1 && !Fits<Dot>(rows, 2)) --rows;
+  return rows;
+}
 
 // Rows of a tile of PreparedRows.
 struct LeftRows {
@@ -67,11 +73,7 @@ HWY_INLINE void Products(const LeftRows& left, const RightColumns& right,
     for (int64_t k = 0; k < kChunkWords; ++k, w += kPanel) {
       typename Dot::Right column[kVectors];
 #pragma GCC unroll 8
-      for (int64_t n = 0; n < kVectors; ++n) {
-        const uint32_t* at = w + n / kPanelVectors * right.panel_words + n % kPanelVectors * kLanes;
-        column[n] = Dot::LoadRight(at);
-        if constexpr (kRows <= kStreamRows) hwy::Prefetch(at + kAheadWords);
-      }
+      for (int64_t n = 0; n < kVectors; ++n) column[n] = Dot::LoadRight(w + n * kLanes);
 #pragma GCC unroll 12
       for (int64_t m = 0; m < kRows; ++m) {
         const typename Dot::Left row = Dot::SetLeft(x[m * kChunkWords + k]);
@@ -119,27 +121,21 @@ HWY_NOINLINE void Tile(const LeftRows& left, const RightColumns& right) {
   }
 }
 
-// kRows rows times the vectors [n, end) of columns: as many at a time as the registers hold.
-template <class Dot, int64_t kRows, int64_t kVectors>
-int64_t TilesAlong(const LeftRows& left, const RightColumns& all, int64_t n, int64_t end) {
-  for (; n + kVectors <= end; n += kVectors) {
-    LeftRows rows = left;
-    RightColumns columns = all;
-    rows.y.data += n * kLanes;
-    columns.words += n / kPanelVectors * all.panel_words + n % kPanelVectors * kLanes;
-    columns.width -= n * kLanes;
-    if (all.bias) columns.bias += n * kLanes;
-    if (all.scale) columns.scale += n * kLanes;
-    Tile<Dot, kRows, kVectors>(rows, columns);
-  }
-  if constexpr (kVectors > kVectorsAtLeast)
-    n = TilesAlong<Dot, kRows, kVectors / 2>(left, all, n, end);
-  return n;
-}
-
+// kRows rows times panels, of which the first begins at `all`.
 template <class Dot, int64_t kRows>
 void RowsTimesPanels(const LeftRows& left, const RightColumns& all, int64_t panels) {
-  TilesAlong<Dot, kRows, TileVectors(kRows)>(left, all, 0, panels * kPanelVectors);
+  constexpr int64_t kVectors = TileVectors<Dot>(kRows), kWidth = kVectors * kLanes;
+  static_assert(kPanelVectors % kVectors == 0);
+  for (int64_t n = 0; n < panels * kPanel; n += kWidth) {
+    LeftRows rows = left;
+    RightColumns columns = all;
+    rows.y.data += n;
+    columns.words += n / kPanel * all.panel_words + n % kPanel;
+    columns.width -= n;
+    if (all.bias) columns.bias += n;
+    if (all.scale) columns.scale += n;
+    Tile<Dot, kRows, kVectors>(rows, columns);
+  }
 }
 
 using RowsFunction = void (*)(const LeftRows&, const RightColumns&, int64_t panels);
@@ -152,6 +148,7 @@ constexpr std::array<RowsFunction, sizeof...(kIndex)> RowsTable(std::index_seque
 template <class Dot>
 void TileTimesPanels(const PreparedRows& x, int64_t t, const RightColumns& right, int64_t panels,
                      Rows y) {
+  constexpr int64_t kTileRows = TileRows<Dot>();
   static constexpr auto kTable = RowsTable<Dot>(std::make_index_sequence<kTileRows>());
   const int64_t first = x.tile_begin(t), rows = x.tile_begin(t + 1) - first;
   const int64_t pieces = (rows + kTileRows - 1) / kTileRows;
@@ -169,7 +166,7 @@ void TileTimesPanels(const PreparedRows& x, int64_t t, const RightColumns& right
 template <class Dot>
 void Part(const PreparedRows& x, const PackedMatrix& w, const MatMulPart& part, Rows y) {
   // Panels that all rows meet while they are in the cache.
-  constexpr int64_t kPanelBlock = 4;
+  constexpr int64_t kPanelBlock = 2;
   const int64_t tiles = x.tiles(), block = tiles > 1 ? kPanelBlock : part.panel_end;
   const int64_t skipped = part.input_begin / InputsPerChunk(w.type()) * kChunkWords * kPanel;
   for (int64_t p = part.panel_begin; p < part.panel_end; p += block) {

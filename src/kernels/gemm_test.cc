@@ -128,7 +128,8 @@ TEST(GemmTest, RowsAreIndependentOfBatchAndThreads) {
 
 // Parts by panels make the same rows bit by bit and touch nothing else; parts by inputs add up.
 TEST(GemmTest, PartsMakeTheWhole) {
-  const int64_t M = 5, in = 192, out = 200, split = 64;
+  constexpr int64_t kPanel = PackedMatrix::kPanel;
+  const int64_t M = 5, in = 192, out = 3 * kPanel + 30, split = 64;
   const auto x = Normal(M * in, 1), weight = Normal(out * in, 2), bias = Normal(out, 3);
   ForEachType([&](WeightType type) {
     const PackedMatrix w = PackedMatrix::Pack(weight.data(), bias.data(), out, in, type);
@@ -140,7 +141,7 @@ TEST(GemmTest, PartsMakeTheWhole) {
     rows.Fill(0, 2, {x.data(), in});
     MatMulPanels(rows, w, {1, 3}, {y.data(), out});
     for (int64_t i = 0; i < M * out; ++i)
-      ASSERT_EQ(y[i], i % out >= 32 && i % out < 96 ? whole[i] : -777.0f) << i;
+      ASSERT_EQ(y[i], i % out >= kPanel && i % out < 3 * kPanel ? whole[i] : -777.0f) << i;
     rows.Prepare(type, M, split, {x.data(), in});
     MatMulPanels(rows, w, {.panel_begin = 0, .panel_end = w.panels()}, {y.data(), out});
     rows.Prepare(type, M, in - split, {x.data() + split, in});
