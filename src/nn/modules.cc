@@ -5,8 +5,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "base/error.h"
+#include "model/position.h"
 #include "ops/gelu_op.h"
 #include "ops/linear_op.h"
 #include "ops/swiglu_op.h"
@@ -47,6 +49,10 @@ Position::Position(const ModelConfig& c, double standard_deviation)
     weight = register_parameter("weight", Normal({c.max_len, c.dim}, standard_deviation));
     return;
   }
+  if (c.position == "sinusoidal") {
+    sinusoidal_dim = c.dim;
+    return;
+  }
   const auto table = [&](int64_t rows) {
     return std::make_shared<Embedding>(rows, c.dim, standard_deviation);
   };
@@ -57,6 +63,16 @@ Position::Position(const ModelConfig& c, double standard_deviation)
 
 Tensor Position::Table(int64_t T) const {
   if (weight.defined()) return weight.narrow(0, 0, T);
+  if (sinusoidal_dim > 0) {
+    const int64_t known = sinusoids.defined() ? sinusoids.size(0) : 0;
+    if (known < T) {
+      const Tensor rows = at::zeros({T, sinusoidal_dim});
+      for (int64_t t = 0; t < T; ++t)
+        AddSinusoid(t, sinusoidal_dim, rows.data_ptr<float>() + t * sinusoidal_dim);
+      sinusoids = rows;
+    }
+    return sinusoids.narrow(0, 0, T);
+  }
   const Tensor t = at::arange(T, at::kLong);
   const Tensor pixel = at::floor_divide(t, channels);
   return at::embedding(row->weight, at::floor_divide(pixel, width)) +
@@ -88,7 +104,10 @@ Tensor Mlp::Forward(const Tensor& x) const {
 }
 
 Block::Block(const ModelConfig& c, int64_t layer)
-    : name(fmt::format("layers.{}", layer)), pre_norm(c.pre_norm), dropout(c.dropout) {
+    : name(fmt::format("layers.{}", layer)),
+      pre_norm(c.pre_norm),
+      reversed(PlanLayer(c, layer).reversed),
+      dropout(c.dropout) {
   attn_norm = register_module("attn_norm", MakeNorm(c));
   mlp_norm = register_module("mlp_norm", MakeNorm(c));
   attn = register_module("attn", std::make_shared<Attention>(c, layer));
@@ -125,14 +144,42 @@ Head::Head(const ModelConfig& c, double standard_deviation) {
 Model::Model(const ModelConfig& c) : config(c) {
   const double deviation = TableDeviation(c.dim);
   const int64_t starts = std::max<int64_t>(1, c.classes);
-  embed = register_module("embed", std::make_shared<Embedding>(c.vocab + starts, c.dim, deviation));
+  if (c.reads_frames()) {
+    const double in = InputDeviation(c.row_width());
+    input = register_module("input", std::make_shared<Projection>(c.row_width(), c.dim, in, true));
+  } else {
+    embed =
+        register_module("embed", std::make_shared<Embedding>(c.vocab + starts, c.dim, deviation));
+  }
   if (c.position != "none")
     position = register_module("position", std::make_shared<Position>(c, deviation));
   const auto list = register_module("layers", std::make_shared<torch::nn::Module>());
-  for (int64_t i = 0; i < c.layers(); ++i)
-    layers.push_back(list->register_module(std::to_string(i), std::make_shared<Block>(c, i)));
+  for (int64_t i = 0; i < c.layers(); ++i) {
+    const std::string number = std::to_string(i);
+    if (c.block == "lstm")
+      lstm_layers.push_back(list->register_module(number, std::make_shared<LstmBlock>(c, i)));
+    else
+      layers.push_back(list->register_module(number, std::make_shared<Block>(c, i)));
+  }
   norm = register_module("norm", MakeNorm(c));
   head = register_module("head", std::make_shared<Head>(c, deviation));
+}
+
+Stream Model::Layers(const Tensor& x, const Pass& pass) const {
+  Stream stream{x, {}};
+  for (const auto& layer : lstm_layers) stream.x = layer->Forward(stream.x, pass);
+  Pass turned = pass;  // as the stream stands: of reversed layers, the other way round
+  const auto turn = [&] {
+    for (Tensor* t : {&stream.x, &stream.delta, &turned.mask})
+      if (t->defined()) *t = t->flip(1);
+  };
+  bool reversed = false;
+  for (const auto& layer : layers) {
+    if (std::exchange(reversed, layer->reversed) != layer->reversed) turn();
+    stream = layer->Forward(stream, turned);
+  }
+  if (reversed) turn();
+  return stream;
 }
 
 Tensor Model::Forward(const Tensor& tokens, const Pass& pass) const {
@@ -140,12 +187,11 @@ Tensor Model::Forward(const Tensor& tokens, const Pass& pass) const {
     if (pass.observe) pass.observe(layer, input, x);
     return x;
   };
-  Tensor x = at::embedding(embed->weight, tokens);
+  Tensor x = input ? input->Forward(tokens) : at::embedding(embed->weight, tokens);
   if (position) x = x + position->Forward(tokens.size(1), pass.mask);
   if (config.dropout > 0 && is_training()) x = at::dropout(x, config.dropout, true);
   x = seen("embed", {}, x);
-  Stream stream{x, {}};
-  for (const auto& layer : layers) stream = layer->Forward(stream, pass);
+  const Stream stream = Layers(x, pass);
   x = seen("norm", stream.x, norm->Forward(stream.x, stream.delta, false).y);
   // In float32 also under autocast: the loss feels every bit of its inputs, and the head is small.
   const Tensor weight = config.tied ? embed->weight.narrow(0, 0, config.vocab) : head->weight;

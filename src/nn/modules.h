@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "nn/attention.h"
+#include "nn/lstm.h"
 
 // The parts of the transformer. Their parameters are named by the tree of modules:
 // "layers.0.attn.q_proj.weight".
@@ -26,6 +27,8 @@ struct Position : torch::nn::Module {
   at::Tensor Table(int64_t T) const;  // [T,dim]
   int64_t width, channels;
   at::Tensor weight;  // [max_len, dim], learned positions only
+  int64_t sinusoidal_dim = 0;  // 0: not sinusoidal
+  mutable at::Tensor sinusoids;  // [as far as they have been asked for, dim]
   std::shared_ptr<Embedding> row, column, channel;
 };
 
@@ -51,7 +54,7 @@ struct Block : torch::nn::Module {
   // observer.
   at::Tensor Branch(const char* part, const at::Tensor& x, at::Tensor y, const Pass& pass) const;
   std::string name;  // "layers.3"
-  bool pre_norm;
+  bool pre_norm, reversed;
   double dropout;
   std::shared_ptr<Norm> attn_norm, mlp_norm;
   std::shared_ptr<Attention> attn;
@@ -65,11 +68,14 @@ struct Head : torch::nn::Module {
 
 struct Model : torch::nn::Module {
   explicit Model(const ModelConfig& config);
-  at::Tensor Forward(const at::Tensor& tokens, const Pass& pass) const;  // [B,T] -> [B,T,outputs]
+  at::Tensor Forward(const at::Tensor& inputs, const Pass& pass) const;  // -> [B,T,outputs]
+  Stream Layers(const at::Tensor& x, const Pass& pass) const;
   ModelConfig config;
-  std::shared_ptr<Embedding> embed;
+  std::shared_ptr<Embedding> embed;   // of symbols, or
+  std::shared_ptr<Projection> input;  // of frames
   std::shared_ptr<Position> position;  // null: none
   std::vector<std::shared_ptr<Block>> layers;
+  std::vector<std::shared_ptr<LstmBlock>> lstm_layers;  // instead
   std::shared_ptr<Norm> norm;
   std::shared_ptr<Head> head;
 };

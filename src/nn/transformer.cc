@@ -24,15 +24,21 @@ namespace {
 constexpr const char* kWhere = "model";
 
 void CheckTokens(const ModelConfig& c, const Tensor& tokens, const Tensor* mask) {
-  Check(tokens.dim() == 2 && tokens.scalar_type() == at::kLong, kWhere,
-        "tokens must be [B,T] int64, but are {} with {} axes", c10::toString(tokens.scalar_type()),
-        tokens.dim());
+  if (c.reads_frames()) {
+    Check(tokens.dim() == 3 && tokens.size(2) == c.row_width() && tokens.is_floating_point(),
+          kWhere, "frames must be [B,T,{}] floats, but are {} with {} axes", c.row_width(),
+          c10::toString(tokens.scalar_type()), tokens.dim());
+  } else {
+    Check(tokens.dim() == 2 && tokens.scalar_type() == at::kLong, kWhere,
+          "tokens must be [B,T] int64, but are {} with {} axes",
+          c10::toString(tokens.scalar_type()), tokens.dim());
+  }
   Check(c.position == "none" || tokens.size(1) <= c.max_len, kWhere,
         "sequences must have at most max_len = {} tokens, but have {}", c.max_len, tokens.size(1));
-  Check(mask == nullptr || mask->sizes() == tokens.sizes(), kWhere,
+  Check(mask == nullptr || mask->sizes() == tokens.sizes().slice(0, 2), kWhere,
         "mask must have the shape of the tokens, [{},{}], but has {} elements", tokens.size(0),
         tokens.size(1), mask == nullptr ? 0 : mask->numel());
-  if (tokens.numel() == 0) return;
+  if (tokens.numel() == 0 || c.reads_frames()) return;
   const int64_t rows = c.vocab + std::max<int64_t>(1, c.classes);
   const auto least = tokens.min().item<int64_t>(), most = tokens.max().item<int64_t>();
   Check(least >= 0 && most < rows, kWhere, "tokens must be in [0, {}), but one is {}", rows,

@@ -36,7 +36,7 @@ class Transformer {
 
   const ModelConfig& config() const;
 
-  // tokens [B,T] int64, T <= max_len: what the model reads, so for training the start token
+  // tokens [B,T] int64 (of models that read frames: [B,T,row_width] floats), T <= max_len: what the model reads, so for training the start token
   // followed by symbols 0..T-2. mask: null, or [B,T] bool, nonzero where there is a token (padding
   // on either side or within). Returns [B,T,outputs], float32 (float64 after ToFloat64); rows that
   // are masked out hold nothing of use.
