@@ -98,26 +98,27 @@ int32_t QuantiseRow(RowMove r, float steps_per_one) {
   return hn::GetLane(hn::SumOfLanes(d, sum));
 }
 
-void PrepareInt8(RowMove r, float* scale, int32_t* offset) {
+void PrepareInt8(RowMove r, const PreparedRows::Place& place) {
   constexpr uint32_t kInfinity = 0x7f800000;
   const uint32_t bits = LargestBits(r);
   const auto largest = std::bit_cast<float>(bits);
   const bool finite = bits < kInfinity;
   // Where 127 / largest overflows every integer is 0, and so is the sum to 1e-36 of a weight.
   const float steps = std::min(127 / largest, std::numeric_limits<float>::max());
-  *scale = finite ? largest / 127 : std::numeric_limits<float>::quiet_NaN();
+  *place.scale = finite ? largest / 127 : std::numeric_limits<float>::quiet_NaN();
   if (!finite) r.in = 0;
-  *offset = 128 * QuantiseRow(r, steps);
+  *place.offset = 128 * QuantiseRow(r, steps);
 }
 
-void PrepareRow(WeightType type, RowMove r, float* scale, int32_t* offset) {
+void PrepareRow(WeightType type, const float* x, int64_t in, const PreparedRows::Place& place) {
+  const RowMove r{x, in, place.chunk, place.step};
   switch (type) {
     case WeightType::kFloat32:
       return CopyRow(r);
     case WeightType::kBFloat16:
       return RoundRow(r);
     case WeightType::kInt8:
-      return PrepareInt8(r, scale, offset);
+      return PrepareInt8(r, place);
   }
 }
 
@@ -156,10 +157,10 @@ void PreparedRows::Fill(int64_t begin, int64_t end, ConstRows x) {
   const auto prepare = HWY_DYNAMIC_DISPATCH(PrepareRow);
   for (int64_t t = 0; t < tiles(); ++t) {
     const int64_t first = tile_begin(t), last = tile_begin(t + 1);
-    for (int64_t m = std::max(begin, first); m < std::min(end, last); ++m) {
-      Chunk* to = lines_.data() + first * chunks_ + (m - first);
-      prepare(type_, {x.data + m * x.stride, in_, to, last - first}, &scale_[m], &offset_[m]);
-    }
+    for (int64_t m = std::max(begin, first); m < std::min(end, last); ++m)
+      prepare(
+          type_, x.data + m * x.stride, in_,
+          {lines_.data() + first * chunks_ + (m - first), last - first, &scale_[m], &offset_[m]});
   }
 }
 

@@ -50,6 +50,13 @@ class PreparedRows {
   const uint32_t* tile(int64_t t) const {
     return lines_[static_cast<size_t>(tile_begin(t) * chunks_)].words;
   }
+  // Where a row's chunks go, and what int8 says of it.
+  struct Place {
+    Chunk* chunk;
+    int64_t step;  // from one chunk of the row to the next
+    float* scale;
+    int32_t* offset;
+  };
   // int8, each [rows]: what one step of the row's integers means, and 128 times their sum, which
   // the unsigned weights add to each product.
   const float* scale() const { return scale_.data(); }
