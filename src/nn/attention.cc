@@ -49,9 +49,10 @@ Tensor InitialMap(int64_t out, int64_t in) {
 
 }  // namespace
 
-Tensor Places(int64_t T, const Tensor& mask) {
-  if (!mask.defined()) return at::arange(T, at::kLong);
-  return (mask.ne(0).cumsum(1) - 1).clamp_min(0);
+Tensor Places(int64_t T, const Pass& pass) {
+  const int64_t first = pass.carry ? pass.carry->tokens : 0;
+  if (!pass.mask.defined()) return at::arange(first, first + T, at::kLong);
+  return (pass.mask.ne(0).cumsum(1) - 1).clamp_min(0);
 }
 
 Filter::Filter(int64_t channels, int64_t width) {
@@ -172,15 +173,23 @@ Attention::Projected Attention::Project(const Tensor& x) const {
   return {parts[0], decay_.Finish(parts[1]), parts[2], gate_.Finish(parts[3])};
 }
 
+Tensor Attention::Convolved(const Tensor& qkv, const Pass& pass) const {
+  std::vector<Tensor> filters;
+  for (const auto& filter : {q_conv_, k_conv_, v_conv_})
+    if (filter) filters.push_back(filter->weight.squeeze(1));
+  const Tensor weight = at::cat(filters).t();
+  if (pass.carry == nullptr) return ConvolvedAmongThere(qkv, weight, pass.mask);
+  const int64_t past = plan_.conv_size - 1;
+  Tensor& conv = pass.carry->layers[layer_].conv;
+  if (!conv.defined()) conv = at::zeros({qkv.size(0), past, qkv.size(2)}, qkv.options());
+  const Tensor x = at::cat({conv, qkv}, 1);
+  conv = x.narrow(1, qkv.size(1), past);
+  return ShortConvolution(x, weight).narrow(1, past, qkv.size(1));
+}
+
 Attention::Heads Attention::ByHead(const Tensor& qkv, const Pass& pass) const {
   const LayerPlan& p = plan_;
-  Tensor x = qkv;
-  if (p.conv_size > 0) {
-    std::vector<Tensor> filters;
-    for (const auto& filter : {q_conv_, k_conv_, v_conv_})
-      if (filter) filters.push_back(filter->weight.squeeze(1));
-    x = ConvolvedAmongThere(x, at::cat(filters).t(), pass.mask);
-  }
+  const Tensor x = p.conv_size > 0 ? Convolved(qkv, pass) : qkv;
   const int64_t keys = p.key_channels();
   const auto parts = x.split_with_sizes({p.query_channels(), keys, p.value_channels()}, -1);
   Heads heads{ByHeads(parts[0], p.heads), {}, ByHeads(parts[2], p.value_heads)};
@@ -190,7 +199,7 @@ Attention::Heads Attention::ByHead(const Tensor& qkv, const Pass& pass) const {
     heads.k = feature_map_k_->Forward(heads.k);
   }
   if (p.rope_theta > 0) {
-    const Tensor places = Places(qkv.size(1), pass.mask);
+    const Tensor places = Places(qkv.size(1), pass);
     heads.q = Rotated(heads.q, places, rotary_);
     if (keys > 0) heads.k = Rotated(heads.k, places, rotary_);
   }
@@ -237,8 +246,15 @@ Tensor Attention::Forward(const Tensor& x, const Pass& pass) const {
   if (plan_.beta()) in.beta = at::sigmoid(Wide(beta)) * beta_factor_;
   in.mask = pass.mask;
   in.options = options_;
-  in.final_state = false;
-  return o_proj_->Forward(Output(Mix(*plan_.mixer, in).o, gate));
+  in.final_state = pass.carry != nullptr;
+  if (pass.carry) {
+    in.S0 = pass.carry->layers[layer_].S, in.z0 = pass.carry->layers[layer_].z;
+  }
+  const MixResult out = Mix(*plan_.mixer, in);
+  if (pass.carry) {
+    pass.carry->layers[layer_].S = out.ST, pass.carry->layers[layer_].z = out.zT;
+  }
+  return o_proj_->Forward(Output(out.o, gate));
 }
 
 }  // namespace linattn::nn

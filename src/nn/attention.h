@@ -9,21 +9,23 @@
 
 #include "kernels/rotary.h"
 #include "model/layer.h"
+#include "nn/carry.h"
 #include "nn/projection.h"
 
 namespace linattn::nn {
 
 // What a forward pass carries along.
 struct Pass {
-  at::Tensor mask{};      // [B,T] bool or undefined
-  bool autocast = false;  // products and their inputs in bfloat16
+  at::Tensor mask{};       // [B,T] bool or undefined
+  bool autocast = false;   // products and their inputs in bfloat16
+  Carry* carry = nullptr;  // read and replaced, its count of tokens apart; null: there is none
   // Sees each layer's input (undefined of "embed") and output under its name; null: nobody looks.
   std::function<void(const std::string& layer, const at::Tensor& input, const at::Tensor& output)>
       observe{};
 };
 
 // Of each token the place among those of its row that are there: [T], or [B,T] with a mask.
-at::Tensor Places(int64_t T, const at::Tensor& mask);
+at::Tensor Places(int64_t T, const Pass& pass);
 
 // A projection of full or of low rank, y = second(first(x)); the second's input is the first's
 // output.
@@ -58,6 +60,7 @@ struct Attention : torch::nn::Module {
   void AddFilters();
   void AddFeatureMaps();
   Projected Project(const at::Tensor& x) const;
+  at::Tensor Convolved(const at::Tensor& qkv, const Pass& pass) const;
   Heads ByHead(const at::Tensor& qkv, const Pass& pass) const;
   at::Tensor LogDecay(const at::Tensor& logits, const at::Tensor& x) const;
   at::Tensor Output(const at::Tensor& o, const at::Tensor& gate) const;

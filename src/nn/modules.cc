@@ -80,10 +80,10 @@ Tensor Position::Table(int64_t T) const {
          at::embedding(channel->weight, at::remainder(t, channels));
 }
 
-Tensor Position::Forward(int64_t T, const Tensor& mask) const {
-  const Tensor table = Table(T);
-  if (!mask.defined()) return table;
-  return at::embedding(table, Places(T, mask));
+Tensor Position::Forward(int64_t T, const Pass& pass) const {
+  if (pass.mask.defined()) return at::embedding(Table(T), Places(T, pass));
+  const int64_t first = pass.carry ? pass.carry->tokens : 0;
+  return Table(first + T).narrow(0, first, T);
 }
 
 Mlp::Mlp(const ModelConfig& c) : gelu(c.activation == "gelu") {
@@ -188,7 +188,7 @@ Tensor Model::Forward(const Tensor& tokens, const Pass& pass) const {
     return x;
   };
   Tensor x = input ? input->Forward(tokens) : at::embedding(embed->weight, tokens);
-  if (position) x = x + position->Forward(tokens.size(1), pass.mask);
+  if (position) x = x + position->Forward(tokens.size(1), pass);
   if (config.dropout > 0 && is_training()) x = at::dropout(x, config.dropout, true);
   x = seen("embed", {}, x);
   const Stream stream = Layers(x, pass);

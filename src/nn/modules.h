@@ -21,9 +21,8 @@ struct Embedding : torch::nn::Module {
 // A vector for each place in the sequence; images: the sum of a row's, a column's and a channel's.
 struct Position : torch::nn::Module {
   Position(const ModelConfig& config, double standard_deviation);
-  // Of T places, [T,dim]; with a mask [B,T], of the place that each token has among those that are
-  // there, [B,T,dim].
-  at::Tensor Forward(int64_t T, const at::Tensor& mask) const;
+  // Of Places(T, pass), [T,dim] or [B,T,dim].
+  at::Tensor Forward(int64_t T, const Pass& pass) const;
   at::Tensor Table(int64_t T) const;  // [T,dim]
   int64_t width, channels;
   at::Tensor weight;  // [max_len, dim], learned positions only

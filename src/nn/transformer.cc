@@ -6,7 +6,9 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "model/layer.h"
 #include "model/parameters.h"
+#include "nn/carry.h"
 #include "nn/modules.h"
 
 namespace linattn {
@@ -23,7 +25,8 @@ namespace {
 
 constexpr const char* kWhere = "model";
 
-void CheckTokens(const ModelConfig& c, const Tensor& tokens, const Tensor* mask) {
+void CheckTokens(const ModelConfig& c, const Tensor& tokens, const Tensor* mask,
+                 int64_t before = 0) {
   if (c.reads_frames()) {
     Check(tokens.dim() == 3 && tokens.size(2) == c.row_width() && tokens.is_floating_point(),
           kWhere, "frames must be [B,T,{}] floats, but are {} with {} axes", c.row_width(),
@@ -33,8 +36,9 @@ void CheckTokens(const ModelConfig& c, const Tensor& tokens, const Tensor* mask)
           "tokens must be [B,T] int64, but are {} with {} axes",
           c10::toString(tokens.scalar_type()), tokens.dim());
   }
-  Check(c.position == "none" || tokens.size(1) <= c.max_len, kWhere,
-        "sequences must have at most max_len = {} tokens, but have {}", c.max_len, tokens.size(1));
+  Check(c.position == "none" || before + tokens.size(1) <= c.max_len, kWhere,
+        "sequences must have at most max_len = {} tokens, but have {}", c.max_len,
+        before + tokens.size(1));
   Check(mask == nullptr || mask->sizes() == tokens.sizes().slice(0, 2), kWhere,
         "mask must have the shape of the tokens, [{},{}], but has {} elements", tokens.size(0),
         tokens.size(1), mask == nullptr ? 0 : mask->numel());
@@ -43,6 +47,23 @@ void CheckTokens(const ModelConfig& c, const Tensor& tokens, const Tensor* mask)
   const auto least = tokens.min().item<int64_t>(), most = tokens.max().item<int64_t>();
   Check(least >= 0 && most < rows, kWhere, "tokens must be in [0, {}), but one is {}", rows,
         least < 0 ? least : most);
+}
+
+void CheckCarry(const ModelConfig& c, const Tensor& tokens, const Tensor* mask,
+                const Carry& carry) {
+  Check(mask == nullptr, kWhere,
+        "there must be no mask where a state is carried, but there is one");
+  for (int64_t i = 0; i < c.layers(); ++i) {
+    Check(c.causal && PlanLayer(c, i).state(), kWhere,
+          "every layer must be causal and have a state to be carried, but layer {} is {}", i,
+          c.mixers[i]);
+  }
+  if (carry.layers.empty()) return;
+  Check(std::ssize(carry.layers) == c.layers(), kWhere,
+        "a carried state must be of {} layers, but is of {}", c.layers(), carry.layers.size());
+  Check(carry.layers[0].S.size(0) == tokens.size(0), kWhere,
+        "a carried state must be of {} sequences, but is of {}", tokens.size(0),
+        carry.layers[0].S.size(0));
 }
 
 bool AllFinite(const Tensor& x) { return at::isfinite(x).all().item<bool>(); }
@@ -91,10 +112,15 @@ void Transformer::SetTraining(bool on) { impl_->model.train(on); }
 void Transformer::SetAutocast(bool on) { impl_->autocast = on; }
 void Transformer::ToFloat64() { impl_->model.to(at::kDouble); }
 
-Tensor Transformer::Forward(const Tensor& tokens, const Tensor* mask) {
-  CheckTokens(config(), tokens, mask);
-  nn::Pass pass{.mask = mask ? *mask : Tensor(), .autocast = impl_->autocast};
-  return impl_->model.Forward(tokens, pass);
+Tensor Transformer::Forward(const Tensor& tokens, const Tensor* mask, Carry* carry) {
+  CheckTokens(config(), tokens, mask, carry ? carry->tokens : 0);
+  nn::Pass pass{.mask = mask ? *mask : Tensor(), .autocast = impl_->autocast, .carry = carry};
+  if (carry == nullptr) return impl_->model.Forward(tokens, pass);
+  CheckCarry(config(), tokens, mask, *carry);
+  carry->layers.resize(config().layers());
+  const Tensor outputs = impl_->model.Forward(tokens, pass);
+  carry->tokens += tokens.size(1);
+  return outputs;
 }
 
 NamedList Transformer::NamedParameters() const {

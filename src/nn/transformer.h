@@ -14,6 +14,8 @@ class Tensor;
 
 namespace linattn {
 
+struct Carry;  // nn/carry.h
+
 // The model of model/config.h as a trainable LibTorch module: causal decoder or bidirectional
 // encoder. Its tensors have the names, shapes and order of Parameters(config).
 //
@@ -40,7 +42,11 @@ class Transformer {
   // followed by symbols 0..T-2. mask: null, or [B,T] bool, nonzero where there is a token (padding
   // on either side or within). Returns [B,T,outputs], float32 (float64 after ToFloat64); rows that
   // are masked out hold nothing of use.
-  at::Tensor Forward(const at::Tensor& tokens, const at::Tensor* mask = nullptr);
+  // carry: null, or what came before these tokens, which the call brings up to date: pieces of a
+  // sequence one after the other give the same as all of it at once. Then there is no mask, and all
+  // mixers keep a state.
+  at::Tensor Forward(const at::Tensor& tokens, const at::Tensor* mask = nullptr,
+                     Carry* carry = nullptr);
 
   void SetTraining(bool on);  // dropout is active; a new model is in training mode
   // Activations and products in bfloat16, with float32 weights, norms, residual stream, states and

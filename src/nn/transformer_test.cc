@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "kernels/mixer.h"
 #include "model/parameters.h"
+#include "nn/carry.h"
 #include "nn/loss.h"
 #include "ops/gradcheck.h"
 
@@ -361,6 +362,53 @@ TEST(Transformer, FirstNonFiniteNamesTheLayer) {
   EXPECT_EQ(model.FirstNonFinite(tokens), "layers.1.mlp");
   find("layers.0.attn.k_proj.bias")[0] = std::numeric_limits<float>::quiet_NaN();
   EXPECT_EQ(model.FirstNonFinite(tokens), "layers.0.attn.k_proj.bias");
+}
+
+// D8: training with the state carried from piece to piece is training in one pass.
+TEST(Transformer, PiecesWithCarriedStateEqualOnePass) {
+  constexpr int64_t kLength = 4096, kPiece = 512;
+  for (const char* mixer : {"linear", "gated_delta", "kda", "retention"}) {
+    auto c = TextConfig({mixer, mixer});
+    c.max_len = kLength, c.block = "modern", c.dim = 16, c.mlp_dim = 16, c.rope_theta = 1e4;
+    auto whole = Evaluating(c);
+    const Tensor tokens = RandomTokens(c, 1, kLength), targets = RandomTokens(c, 1, kLength);
+    const Tensor once = TokenLoss(c, whole.Forward(tokens), targets);
+    once.sum().backward();
+    auto pieces = Evaluating(c);
+    Carry carry;
+    std::vector<Tensor> losses;
+    for (int64_t t = 0; t < kLength; t += kPiece) {
+      const Tensor outputs = pieces.Forward(tokens.narrow(1, t, kPiece), nullptr, &carry);
+      losses.push_back(TokenLoss(c, outputs, targets.narrow(1, t, kPiece)));
+    }
+    const Tensor loss = at::cat(losses, 1);
+    loss.sum().backward();
+    EXPECT_EQ(carry.tokens, kLength);
+    EXPECT_LT((loss - once).abs().max().item<double>(), 1e-5) << mixer;
+    const auto expected = whole.NamedParameters(), actual = pieces.NamedParameters();
+    for (size_t i = 0; i < expected.size(); ++i) {
+      const Tensor wanted = expected[i].second.grad();
+      const double error = (actual[i].second.grad() - wanted).abs().max().item<double>();
+      EXPECT_LT(error, 1e-3 * (1 + wanted.abs().max().item<double>())) << expected[i].first;
+    }
+  }
+}
+
+TEST(Transformer, DetachedStateKeepsGradientsFromEarlierPieces) {
+  auto c = TextConfig({"linear"});
+  auto model = Evaluating(c);
+  const Tensor tokens = RandomTokens(c, 2, 8);
+  Carry carry;
+  model.Forward(tokens.narrow(1, 0, 4), nullptr, &carry);
+  EXPECT_TRUE(carry.layers[0].S.requires_grad());
+  carry.Detach();
+  EXPECT_FALSE(carry.layers[0].S.requires_grad());
+  model.Forward(tokens.narrow(1, 4, 4), nullptr, &carry).sum().backward();
+  EXPECT_EQ(carry.tokens, 8);
+  EXPECT_THROW(model.Forward(tokens.narrow(0, 0, 1), nullptr, &carry), Error);
+  auto cached = Evaluating(TextConfig({"softmax"}));
+  Carry none;
+  EXPECT_THROW(cached.Forward(tokens, nullptr, &none), Error);
 }
 
 // Zero from itself; of another kind of attention, its gradient reaches that attention alone.
