@@ -1,0 +1,133 @@
+#include "data/manifest.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <utility>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/json.h"
+
+namespace linattn {
+namespace {
+
+constexpr const char* kWhere = "manifest";
+
+enum Field { kAudio, kText, kSplit, kFields, kOther };
+
+Field FieldNamed(std::string_view name) {
+  constexpr std::pair<std::string_view, Field> kNames[] = {
+      {"audio", kAudio}, {"audio_filepath", kAudio}, {"file", kAudio},    {"path", kAudio},
+      {"text", kText},   {"transcript", kText},      {"sentence", kText}, {"normalised", kText},
+      {"split", kSplit}};
+  for (const auto& [known, field] : kNames)
+    if (name == known) return field;
+  return kOther;
+}
+
+struct Line {
+  std::string_view text;
+  int64_t number = 0;
+};
+
+// Lines that are not empty, without their ends.
+std::vector<Line> LinesOf(std::string_view text) {
+  std::vector<Line> lines;
+  for (int64_t number = 1; !text.empty(); ++number) {
+    const size_t end = std::min(text.find('\n'), text.size());
+    std::string_view line = text.substr(0, end);
+    text.remove_prefix(std::min(end + 1, text.size()));
+    if (line.ends_with('\r')) line.remove_suffix(1);
+    if (line.find_first_not_of(" \t") != std::string_view::npos) lines.push_back({line, number});
+  }
+  return lines;
+}
+
+std::vector<std::string_view> Split(std::string_view line) {
+  std::vector<std::string_view> fields;
+  while (true) {
+    const size_t tab = line.find('\t');
+    fields.push_back(line.substr(0, tab));
+    if (tab == std::string_view::npos) return fields;
+    line.remove_prefix(tab + 1);
+  }
+}
+
+void Finish(ManifestEntry entry, const std::string& at, std::vector<ManifestEntry>& entries) {
+  Check(!entry.audio.empty() && entry.audio.find('\0') == std::string::npos, kWhere,
+        "{}: the audio's path must not be empty or hold a zero byte", at);
+  Check(entry.split.empty() || entry.split == "train" || entry.split == "validation" ||
+            entry.split == "test",
+        kWhere, "{}: the split must be train, validation or test, but is '{}'", at,
+        Printable(entry.split));
+  entries.push_back(std::move(entry));
+}
+
+void Put(Field field, std::string value, ManifestEntry& entry) {
+  if (field == kAudio) entry.audio = std::move(value);
+  if (field == kText) entry.text = std::move(value);
+  if (field == kSplit) entry.split = std::move(value);
+}
+
+ManifestEntry FromJson(std::string_view line, const std::string& at) {
+  const nlohmann::json json = ParseJson(line, kWhere, at);
+  Check(json.is_object(), kWhere, "{}: must be a JSON object", at);
+  ManifestEntry entry;
+  bool seen[kFields] = {};
+  for (const auto& [key, value] : json.items()) {
+    const Field field = FieldNamed(key);
+    if (field == kOther) continue;
+    Check(value.is_string(), kWhere, "{}: '{}' must be a string", at, key);
+    Check(!std::exchange(seen[field], true), kWhere, "{}: '{}' says again what another key says",
+          at, key);
+    Put(field, value.get<std::string>(), entry);
+  }
+  Check(seen[kAudio] && seen[kText], kWhere, "{}: must have 'audio' and 'text', but lacks '{}'", at,
+        seen[kAudio] ? "text" : "audio");
+  return entry;
+}
+
+// What the columns are, and whether a first line has said so.
+std::pair<std::vector<Field>, bool> Columns(std::string_view first, const std::string& at) {
+  std::vector<Field> columns;
+  for (const std::string_view name : Split(first)) columns.push_back(FieldNamed(name));
+  const auto count = [&](Field f) { return std::count(columns.begin(), columns.end(), f); };
+  if (count(kAudio) == 0 || count(kText) == 0) return {{kAudio, kText, kSplit}, false};
+  Check(count(kAudio) == 1 && count(kText) == 1 && count(kSplit) <= 1, kWhere,
+        "{}: every column must be named once, but one is there twice", at);
+  return {columns, true};
+}
+
+}  // namespace
+
+std::vector<ManifestEntry> ParseManifest(std::string_view text, const std::string& name) {
+  std::vector<Line> lines = LinesOf(text);
+  Check(!lines.empty(), kWhere, "{}: must list at least one recording, but is empty", name);
+  const auto at = [&](const Line& line) { return fmt::format("{}, line {}", name, line.number); };
+  std::vector<ManifestEntry> entries;
+  if (lines.front().text.starts_with('{')) {
+    for (const Line& line : lines) Finish(FromJson(line.text, at(line)), at(line), entries);
+    return entries;
+  }
+  const auto [columns, named] = Columns(lines.front().text, at(lines.front()));
+  for (size_t i = named ? 1 : 0; i < lines.size(); ++i) {
+    const auto fields = Split(lines[i].text);
+    const bool right =
+        named ? fields.size() == columns.size() : fields.size() == 2 || fields.size() == 3;
+    Check(right, kWhere, "{}: must have {} fields with tabs between them, but has {}", at(lines[i]),
+          named ? fmt::to_string(columns.size()) : "2 or 3", fields.size());
+    ManifestEntry entry;
+    for (size_t f = 0; f < fields.size(); ++f) Put(columns[f], std::string(fields[f]), entry);
+    Finish(std::move(entry), at(lines[i]), entries);
+  }
+  return entries;
+}
+
+std::vector<ManifestEntry> ReadManifest(const std::string& path) {
+  std::vector<ManifestEntry> entries = ParseManifest(AsText(ReadFile(path, kWhere)), path);
+  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  for (ManifestEntry& entry : entries) entry.audio = (folder / entry.audio).string();
+  return entries;
+}
+
+}  // namespace linattn

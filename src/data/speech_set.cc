@@ -1,0 +1,134 @@
+#include "data/speech_set.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <optional>
+#include <utility>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "data/gzip.h"
+#include "data/manifest.h"
+#include "data/transcript.h"
+
+namespace linattn {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kWhere = "speech";
+constexpr const char* kPrompts = "/usr/share/asterisk/sounds/en_US_f_Allison";
+constexpr const char* kPromptsText = "/usr/share/doc/asterisk-core-sounds-en/core-sounds-en.txt.gz";
+
+struct Recording {
+  std::string name;
+  ManifestEntry entry;
+};
+
+// Lines "name: text" of those that have a file. Texts in brackets describe sounds.
+std::vector<Recording> Prompts(const std::string& directory) {
+  Check(fs::is_directory(directory) && fs::exists(kPromptsText), kWhere,
+        "the prompts must be in {} and their texts in {}, but are not: install "
+        "asterisk-core-sounds-en-wav and asterisk-core-sounds-en, or run scripts/setup",
+        directory, kPromptsText);
+  constexpr int64_t kMost = 1 << 24;
+  const Bytes bytes = Unpack(ReadFile(kPromptsText, kWhere), kMost, kPromptsText).bytes;
+  std::vector<Recording> list;
+  for (std::string_view text = AsText(bytes); !text.empty();) {
+    const size_t end = std::min(text.find('\n'), text.size());
+    const std::string_view line = text.substr(0, end);
+    text.remove_prefix(std::min(end + 1, text.size()));
+    const size_t colon = line.find(": ");
+    if (line.starts_with(';') || colon == std::string_view::npos) continue;
+    const std::string name(line.substr(0, colon)), path = directory + "/" + name + ".wav";
+    const std::string said(line.substr(colon + 2));
+    if (!fs::exists(path) || said.find('[') != std::string::npos) continue;
+    list.push_back({name, {path, said, ""}});
+  }
+  return list;
+}
+
+std::vector<fs::path> Sorted(const fs::path& directory) {
+  std::vector<fs::path> entries;
+  for (const auto& entry : fs::directory_iterator(directory)) entries.push_back(entry.path());
+  std::sort(entries.begin(), entries.end());
+  return entries;
+}
+
+bool IsWav(const fs::path& path) { return path.extension() == ".wav" && !fs::is_directory(path); }
+
+std::vector<Recording> WavFolder(const std::string& directory) {
+  Check(fs::is_directory(directory), kWhere, "'{}' must be a folder, but is not", directory);
+  std::vector<Recording> list;
+  for (const fs::path& path : Sorted(directory)) {
+    const std::string name = path.filename().string();
+    if (IsWav(path) && name.size() > 2 && name[0] >= '0' && name[0] <= '9' && name[1] == '_')
+      list.push_back({name, {path.string(), name.substr(0, 1), ""}});
+    if (!fs::is_directory(path)) continue;
+    for (const fs::path& file : Sorted(path))
+      if (IsWav(file))
+        list.push_back({name + "/" + file.filename().string(), {file.string(), name, ""}});
+  }
+  Check(!list.empty(), kWhere, "{}: looked for WORD/*.wav and D_*.wav, found none", directory);
+  return list;
+}
+
+std::vector<Recording> Manifest(const std::string& path) {
+  std::vector<Recording> list;
+  const fs::path folder = fs::path(path).parent_path();
+  for (ManifestEntry& entry : ReadManifest(path)) {
+    std::string name = fs::path(entry.audio).lexically_relative(folder).string();
+    list.push_back({name.empty() ? entry.audio : name, std::move(entry)});
+  }
+  return list;
+}
+
+std::vector<Recording> Recordings(const std::string& spec) {
+  if (spec == "asterisk") return Prompts(kPrompts);
+  if (spec.starts_with("asterisk:")) return Prompts(spec.substr(9));
+  if (spec.starts_with("wav:")) return WavFolder(spec.substr(4));
+  return Manifest(spec);
+}
+
+Split SplitOf(const Recording& recording) {
+  if (!recording.entry.split.empty()) return ParseSplit(recording.entry.split);
+  uint64_t hash = 0xcbf29ce484222325;
+  for (const char c : recording.name) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+  const uint64_t place = hash % 10;
+  return place == 0 ? Split::kTest : place == 1 ? Split::kValidation : Split::kTrain;
+}
+
+}  // namespace
+
+SpeechSet LoadSpeech(const SpeechSource& source) {
+  std::optional<Pronunciations> dictionary;
+  if (source.unit_kind == "phonemes") dictionary = Pronunciations::Read(source.dictionary);
+  SpeechSet set;
+  for (const Recording& recording : Recordings(source.spec)) {
+    const auto leave_out = [&](const std::string& why) {
+      set.left_out.push_back(fmt::format("{}: {}", recording.name, why));
+    };
+    const auto text = NormaliseTranscript(recording.entry.text);
+    if (!text || text->empty()) {
+      leave_out(text ? "no words" : "a number that is not spelled out");
+      continue;
+    }
+    std::string unknown;
+    auto units =
+        dictionary ? dictionary->Phonemes(*text, &unknown) : std::optional(Characters(*text));
+    if (!units) {
+      leave_out(fmt::format("'{}' is not in the dictionary", Printable(unknown)));
+      continue;
+    }
+    set.utterances.push_back(
+        {recording.name, recording.entry.audio, std::move(*units), SplitOf(recording)});
+  }
+  Check(!set.utterances.empty(), kWhere, "{}: none of the {} recordings can be used{}{}",
+        source.spec, set.left_out.size(), set.left_out.empty() ? "" : ": ",
+        set.left_out.empty() ? "" : set.left_out.front());
+  std::stable_sort(set.utterances.begin(), set.utterances.end(),
+                   [](const Utterance& a, const Utterance& b) { return a.name < b.name; });
+  return set;
+}
+
+}  // namespace linattn
