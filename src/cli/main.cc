@@ -25,6 +25,7 @@ Examples:
   linattn complete model.safetensors --data fashion-mnist --out completions.png
   linattn eval model.safetensors --data fashion-mnist --limit 1000
   linattn inspect model.safetensors
+  linattn transcribe speech.safetensors prompt.wav
   linattn train --minutes 10
 Each verb has its own: linattn generate --help)";
 
@@ -35,7 +36,7 @@ int Report(const char* message, int status) {
 
 // Whether a verb is asked for that keeps threads busy.
 bool NeedsThreads(int argc, char** argv) {
-  constexpr std::string_view kVerbs[] = {"generate", "complete", "eval", "bench"};
+  constexpr std::string_view kVerbs[] = {"generate", "complete", "eval", "bench", "transcribe"};
   return std::any_of(argv, argv + argc, [&](const char* argument) {
     return std::find(std::begin(kVerbs), std::end(kVerbs), argument) != std::end(kVerbs);
   });
@@ -56,6 +57,7 @@ int Parse(int argc, char** argv) {
   AddConvert(app, common);
   AddBench(app, common);
   AddPlot(app, common);
+  AddTranscribe(app, common);
   AddTrainingVerbs(app);
   if (argc == 1) {
     fmt::print(stderr, "{}", app.help());

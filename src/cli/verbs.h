@@ -26,6 +26,7 @@ void AddInspect(CLI::App& app, Common& common);
 void AddConvert(CLI::App& app, Common& common);
 void AddBench(CLI::App& app, Common& common);
 void AddPlot(CLI::App& app, Common& common);
+void AddTranscribe(CLI::App& app, Common& common);
 void AddTrainingVerbs(CLI::App& app);  // train, export: see training.h
 
 }  // namespace linattn::cli
