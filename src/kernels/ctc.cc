@@ -178,7 +178,6 @@ void CtcLoss(const CtcInputs& in, const CtcOutputs& out) {
   CheckCtc(in, out, DType::kF32);
   const int64_t B = in.logits.shape[0], T = in.logits.shape[1], C = in.logits.shape[2];
   const bool gradient = out.d_logits.present();
-  const auto run = HWY_DYNAMIC_POINTER(RunUtterance);
 #pragma omp parallel for schedule(dynamic)
   for (int64_t b = 0; b < B; ++b) {
     const int64_t shape[] = {in.lengths[b], C};
@@ -190,7 +189,7 @@ void CtcLoss(const CtcInputs& in, const CtcOutputs& out) {
       continue;
     }
     const std::vector<int32_t> states = WithBlanks(in.labels[b], in.blank);
-    out.loss[b] = run(in.logits.At<float>(b), shape, states, d);
+    out.loss[b] = HWY_DYNAMIC_DISPATCH(RunUtterance)(in.logits.At<float>(b), shape, states, d);
     if (gradient && std::isnan(out.loss[b])) std::fill_n(d, shape[0] * C, std::nanf(""));
   }
 }
