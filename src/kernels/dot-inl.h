@@ -47,6 +47,8 @@ struct Float32Dot {
 // bfloat16 is the upper half of a float32: two float32 products.
 struct BFloat16Dot {
   struct Pair {
+    HWY_INLINE Pair() {}  // implicit ones would miss the target's flags
+    HWY_INLINE Pair(FloatVector l, FloatVector h) : low(l), high(h) {}
     FloatVector low, high;
   };
   using Left = Pair;
@@ -74,9 +76,12 @@ struct BFloat16Dot {
 // products.
 struct Int8Dot {
   struct Quad {
+    HWY_INLINE Quad() {}
 #if HWY_TARGET <= HWY_AVX2
+    HWY_INLINE Quad(IntVector e, IntVector o) : even(e), odd(o) {}
     IntVector even, odd;  // as pairs of int16
 #else
+    HWY_INLINE Quad(IntVector a, IntVector b, IntVector c, IntVector d) : part{a, b, c, d} {}
     IntVector part[4];
 #endif
   };
@@ -112,16 +117,16 @@ struct Int8Dot {
 #else
   static HWY_INLINE Left SetLeft(uint32_t word) {
     const auto v = hn::BitCast(IntTag(), hn::Set(WordTag(), word));
-    return {{hn::ShiftRight<24>(hn::ShiftLeft<24>(v)), hn::ShiftRight<24>(hn::ShiftLeft<16>(v)),
-             hn::ShiftRight<24>(hn::ShiftLeft<8>(v)), hn::ShiftRight<24>(v)}};
+    return {hn::ShiftRight<24>(hn::ShiftLeft<24>(v)), hn::ShiftRight<24>(hn::ShiftLeft<16>(v)),
+            hn::ShiftRight<24>(hn::ShiftLeft<8>(v)), hn::ShiftRight<24>(v)};
   }
   static HWY_INLINE Right LoadRight(const uint32_t* HWY_RESTRICT words) {
     const auto v = hn::Load(WordTag(), words);
     const auto byte = hn::Set(WordTag(), 0xffu);
     const IntTag d;
-    return {{hn::BitCast(d, hn::And(v, byte)), hn::BitCast(d, hn::And(hn::ShiftRight<8>(v), byte)),
-             hn::BitCast(d, hn::And(hn::ShiftRight<16>(v), byte)),
-             hn::BitCast(d, hn::ShiftRight<24>(v))}};
+    return {hn::BitCast(d, hn::And(v, byte)), hn::BitCast(d, hn::And(hn::ShiftRight<8>(v), byte)),
+            hn::BitCast(d, hn::And(hn::ShiftRight<16>(v), byte)),
+            hn::BitCast(d, hn::ShiftRight<24>(v))};
   }
   static HWY_INLINE void Add(Sum& sum, const Left& x, const Right& w) {
     for (int i = 0; i < 4; ++i) sum = hn::Add(sum, hn::Mul(x.part[i], w.part[i]));

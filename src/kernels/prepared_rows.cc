@@ -16,28 +16,39 @@ HWY_BEFORE_NAMESPACE();
 namespace linattn {
 namespace HWY_NAMESPACE {
 
-// A row of inputs, and where its chunks go.
-struct RowMove {
+// Inputs of a row from some place on.
+struct WholeVectors {
   const float* x;
-  int64_t in;
-  Chunk* to;
-  int64_t step;  // chunks of `to` from one chunk of the row to the next
+  HWY_INLINE FloatVector operator()(int64_t i) const { return hn::LoadU(FloatTag(), x + i); }
+};
+struct RaggedVectors {  // zeros from n on
+  const float* x;
+  int64_t n;
+  HWY_INLINE FloatVector operator()(int64_t i) const {
+    if (i + kLanes <= n) return hn::LoadU(FloatTag(), x + i);
+    return i < n ? LoadPartial(x + i, n - i) : hn::Zero(FloatTag());
+  }
 };
 
-// Inputs [i, i + kLanes); those beyond `in` are zero.
-HWY_INLINE FloatVector LoadInputs(const RowMove& r, int64_t i) {
-  if (i + kLanes <= r.in) return hn::LoadU(FloatTag(), r.x + i);
-  return i < r.in ? LoadPartial(r.x + i, r.in - i) : hn::Zero(FloatTag());
+// Calls body(load, place) for each chunk of a row.
+template <int64_t kInputs, class Body>
+HWY_INLINE void ForEachChunk(const float* HWY_RESTRICT x, int64_t in, Chunk* to, int64_t step,
+                             const Body& body) {
+  int64_t i = 0;
+  for (; i + kInputs <= in; i += kInputs, to += step) body(WholeVectors{x + i}, to);
+  if (i < in) body(RaggedVectors{x + i, in - i}, to);
 }
 
 HWY_INLINE void StoreWords(WordVector words, Chunk* chunk, int64_t lane) {
   hn::Store(words, WordTag(), chunk->words + lane);
 }
 
-void CopyRow(RowMove r) {
-  for (int64_t i = 0; i < r.in; i += kChunkWords, r.to += r.step)
+void CopyRow(const float* x, int64_t in, Chunk* to, int64_t step) {
+  ForEachChunk<kChunkWords>(x, in, to, step, [](auto load, Chunk* chunk) HWY_ATTR {
+#pragma GCC unroll 16
     for (int64_t lane = 0; lane < kChunkWords; lane += kLanes)
-      StoreWords(hn::BitCast(WordTag(), LoadInputs(r, i + lane)), r.to, lane);
+      StoreWords(hn::BitCast(WordTag(), load(lane)), chunk, lane);
+  });
 }
 
 // To bfloat16 in the upper half of each word: to nearest even, NaN stays NaN. What is below is
@@ -51,74 +62,71 @@ HWY_INLINE WordVector RoundToUpper(FloatVector x) {
   return hn::IfThenElse(hn::RebindMask(d, hn::IsNaN(x)), nan, rounded);
 }
 
-void RoundRow(RowMove r) {
-  const WordTag d;
-  for (int64_t i = 0; i < r.in; i += 2 * kChunkWords, r.to += r.step)
+void RoundRow(const float* x, int64_t in, Chunk* to, int64_t step) {
+  const auto upper = hn::Set(WordTag(), 0xffff0000u);
+  ForEachChunk<2 * kChunkWords>(x, in, to, step, [=](auto load, Chunk* chunk) HWY_ATTR {
+#pragma GCC unroll 16
     for (int64_t lane = 0; lane < kChunkWords; lane += kLanes) {
-      const auto low = RoundToUpper(LoadInputs(r, i + lane));
-      const auto high = RoundToUpper(LoadInputs(r, i + lane + kChunkWords));
-      StoreWords(hn::Or(hn::ShiftRight<16>(low), hn::And(high, hn::Set(d, 0xffff0000u))), r.to,
-                 lane);
+      const auto low = RoundToUpper(load(lane)), high = RoundToUpper(load(lane + kChunkWords));
+      StoreWords(hn::Or(hn::ShiftRight<16>(low), hn::And(high, upper)), chunk, lane);
     }
+  });
 }
 
 // Bits of the largest |x|: as integers these order like the values, and NaN is the largest.
-uint32_t LargestBits(const RowMove& r) {
+uint32_t LargestBits(const float* x, int64_t in) {
   const IntTag d;
   const auto magnitude = hn::Set(d, 0x7fffffff);
-  auto a = hn::Zero(d), b = a;
-  for (int64_t i = 0; i < r.in; i += 2 * kLanes) {
-    a = hn::Max(a, hn::And(hn::BitCast(d, LoadInputs(r, i)), magnitude));
-    b = hn::Max(b, hn::And(hn::BitCast(d, LoadInputs(r, i + kLanes)), magnitude));
-  }
-  return static_cast<uint32_t>(hn::GetLane(hn::MaxOfLanes(d, hn::Max(a, b))));
-}
-
-HWY_INLINE IntVector Quantise(const RowMove& r, int64_t i, FloatVector steps) {
-  return hn::NearestInt(hn::Mul(LoadInputs(r, i), steps));
+  IntVector largest[2] = {hn::Zero(d), hn::Zero(d)};
+  ForEachChunk<2 * kLanes>(x, in, nullptr, 0, [&](auto load, Chunk*) HWY_ATTR {
+#pragma GCC unroll 2
+    for (int64_t i = 0; i < 2; ++i)
+      largest[i] = hn::Max(largest[i], hn::And(hn::BitCast(d, load(i * kLanes)), magnitude));
+  });
+  return static_cast<uint32_t>(hn::GetLane(hn::MaxOfLanes(d, hn::Max(largest[0], largest[1]))));
 }
 
 // To int8 by the row's largest value. Returns the sum of the integers.
-int32_t QuantiseRow(RowMove r, float steps_per_one) {
+int32_t QuantiseRow(const float* x, int64_t in, Chunk* to, int64_t step, float steps_per_one) {
   const IntTag d;
   const auto steps = hn::Set(FloatTag(), steps_per_one);
   const auto byte = hn::Set(d, 0xff);
   auto sum = hn::Zero(d);
-  for (int64_t i = 0; i < r.in; i += 4 * kChunkWords, r.to += r.step)
+  ForEachChunk<4 * kChunkWords>(x, in, to, step, [&](auto load, Chunk* chunk) HWY_ATTR {
+#pragma GCC unroll 16
     for (int64_t lane = 0; lane < kChunkWords; lane += kLanes) {
-      const auto q0 = Quantise(r, i + lane, steps);
-      const auto q1 = Quantise(r, i + lane + kChunkWords, steps);
-      const auto q2 = Quantise(r, i + lane + 2 * kChunkWords, steps);
-      const auto q3 = Quantise(r, i + lane + 3 * kChunkWords, steps);
+      const auto q0 = hn::NearestInt(hn::Mul(load(lane), steps));
+      const auto q1 = hn::NearestInt(hn::Mul(load(lane + kChunkWords), steps));
+      const auto q2 = hn::NearestInt(hn::Mul(load(lane + 2 * kChunkWords), steps));
+      const auto q3 = hn::NearestInt(hn::Mul(load(lane + 3 * kChunkWords), steps));
       sum = hn::Add(sum, hn::Add(hn::Add(q0, q1), hn::Add(q2, q3)));
       const auto low = hn::Or(hn::And(q0, byte), hn::ShiftLeft<8>(hn::And(q1, byte)));
       const auto high = hn::Or(hn::And(q2, byte), hn::ShiftLeft<8>(q3));
-      StoreWords(hn::BitCast(WordTag(), hn::Or(low, hn::ShiftLeft<16>(high))), r.to, lane);
+      StoreWords(hn::BitCast(WordTag(), hn::Or(low, hn::ShiftLeft<16>(high))), chunk, lane);
     }
+  });
   return hn::GetLane(hn::SumOfLanes(d, sum));
 }
 
-void PrepareInt8(RowMove r, const PreparedRows::Place& place) {
+void PrepareInt8(const float* x, int64_t in, const PreparedRows::Place& place) {
   constexpr uint32_t kInfinity = 0x7f800000;
-  const uint32_t bits = LargestBits(r);
+  const uint32_t bits = LargestBits(x, in);
   const auto largest = std::bit_cast<float>(bits);
   const bool finite = bits < kInfinity;
   // Where 127 / largest overflows every integer is 0, and so is the sum to 1e-36 of a weight.
   const float steps = std::min(127 / largest, std::numeric_limits<float>::max());
   *place.scale = finite ? largest / 127 : std::numeric_limits<float>::quiet_NaN();
-  if (!finite) r.in = 0;
-  *place.offset = 128 * QuantiseRow(r, steps);
+  *place.offset = finite ? 128 * QuantiseRow(x, in, place.chunk, place.step, steps) : 0;
 }
 
 void PrepareRow(WeightType type, const float* x, int64_t in, const PreparedRows::Place& place) {
-  const RowMove r{x, in, place.chunk, place.step};
   switch (type) {
     case WeightType::kFloat32:
-      return CopyRow(r);
+      return CopyRow(x, in, place.chunk, place.step);
     case WeightType::kBFloat16:
-      return RoundRow(r);
+      return RoundRow(x, in, place.chunk, place.step);
     case WeightType::kInt8:
-      return PrepareInt8(r, place);
+      return PrepareInt8(x, in, place);
   }
 }
 
