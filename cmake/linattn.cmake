@@ -2,8 +2,10 @@ include(GoogleTest)
 
 # Highway compiles each kernel once a target and chooses at run time. What is left of x86-64: AVX-512 (AVX3), AVX2,
 # and scalar code for older machines (Highway 1.0.3 has no SSE2 target); of ARM: NEON, as SVE's vectors fit no array.
-set(LINATTN_HWY_DISABLED
-  "HWY_DISABLED_TARGETS=(HWY_SSSE3|HWY_SSE4|HWY_AVX3_DL|HWY_SVE|HWY_SVE2|HWY_SVE_256|HWY_SVE2_128)")
+set(LINATTN_HWY_DISABLED "HWY_DISABLED_TARGETS=(HWY_SSSE3|HWY_SSE4|HWY_AVX3_DL)")
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64")
+  set(LINATTN_HWY_DISABLED "HWY_DISABLED_TARGETS=(HWY_SVE|HWY_SVE2|HWY_SVE_256|HWY_SVE2_128)")
+endif()
 
 # linattn_layer(NAME DEPS ...): the library of src/NAME, its sources found by glob, and the test program
 # NAME_test from the *_test.cc beside them.
