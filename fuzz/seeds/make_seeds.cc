@@ -83,6 +83,14 @@ void MakePng(const std::string& directory) {
   WritePng(directory + "/frog.png", frog.ImageAt(0));
 }
 
+void MakeManifests(const std::string& directory) {
+  WriteFileAtomic(directory + "/plain.tsv", "a.wav\tPress 1, or 42.\nb/c.flac\tbye\ttest\n");
+  WriteFileAtomic(directory + "/named.tsv", "file\tseconds\ttext\na.wav\t0.7\tit's\n");
+  WriteFileAtomic(directory + "/lines.jsonl",
+                  "{\"audio_filepath\": \"a.wav\", \"text\": \"hi\", \"split\": \"train\"}\n");
+  WriteFileAtomic(directory + "/dictionary", "read R EH D\nread(2) R IY D\n");
+}
+
 void MakeFlaConfigs(const std::string& directory) {
   for (const auto& checkpoint : std::filesystem::directory_iterator(kTestdata + "/fla")) {
     const std::string name = checkpoint.path().filename().string();
@@ -96,7 +104,8 @@ void MakeAll(const std::string& root) {
       {"fla_config_fuzz", MakeFlaConfigs},
       {"idx_fuzz", MakeIdx},
       {"cifar_fuzz", MakeCifar},
-      {"png_fuzz", MakePng}};
+      {"png_fuzz", MakePng},
+      {"manifest_fuzz", MakeManifests}};
   for (const auto& [target, make] : kTargets) {
     const std::string directory = root + "/" + target;
     std::filesystem::create_directories(directory);
