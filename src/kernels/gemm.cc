@@ -217,14 +217,18 @@ HWY_EXPORT(TypedPart);
 constexpr int64_t kParallelWork = 1 << 17;
 // Rows that go through the weights together: they stay in L2.
 constexpr int64_t kRowBlock = 8 * PreparedRows::kTileRows;
+// From so many rows a thread on, threads share out rows and not columns: no row that one core
+// prepared then travels to another.
+constexpr int64_t kRowsPerThread = 8;
 
 // Every thread its own rows, block by block.
 void MatMulByRows(int64_t M, ConstRows x, const PackedMatrix& w, Rows y) {
-  const int64_t blocks = (M + kRowBlock - 1) / kRowBlock;
-#pragma omp parallel
+#pragma omp parallel if (M * w.in() * w.out() > kParallelWork)
   {
+    const int64_t share = kRowBlock * omp_get_num_threads();
+    const int64_t blocks = (M + share - 1) / share * omp_get_num_threads();
     thread_local PreparedRows rows;
-#pragma omp for schedule(static)
+#pragma omp for schedule(static) nowait
     for (int64_t b = 0; b < blocks; ++b) {
       const int64_t m = b * M / blocks, end = (b + 1) * M / blocks;
       rows.Prepare(w.type(), end - m, w.in(), {x.data + m * x.stride, x.stride});
@@ -261,7 +265,7 @@ void MatMulPanels(const PreparedRows& x, const PackedMatrix& w, const MatMulPart
 }
 
 void MatMul(int64_t M, ConstRows x, const PackedMatrix& w, Rows y) {
-  if (M >= kRowBlock * omp_get_max_threads())
+  if (M >= kRowsPerThread * omp_get_max_threads())
     MatMulByRows(M, x, w, y);
   else
     MatMulByColumns(M, x, w, y);

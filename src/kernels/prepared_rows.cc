@@ -86,26 +86,31 @@ uint32_t LargestBits(const float* x, int64_t in) {
   return static_cast<uint32_t>(hn::GetLane(hn::MaxOfLanes(d, hn::Max(largest[0], largest[1]))));
 }
 
-// To int8 by the row's largest value. Returns the sum of the integers.
+// To int8 by the row's largest value. Returns the sum of the integers. A sum with 1.5 * 2^23 is
+// rounded to an integer, and its lowest byte is that integer's.
 int32_t QuantiseRow(const float* x, int64_t in, Chunk* to, int64_t step, float steps_per_one) {
-  const IntTag d;
-  const auto steps = hn::Set(FloatTag(), steps_per_one);
-  const auto byte = hn::Set(d, 0xff);
-  auto sum = hn::Zero(d);
+  constexpr float kRounder = 12582912.0f;
+  constexpr uint32_t kRounderBits = 0x4b400000u;
+  const WordTag d;
+  const auto steps = hn::Set(FloatTag(), steps_per_one), rounder = hn::Set(FloatTag(), kRounder);
+  const auto byte = hn::Set(d, 0xffu);
+  const auto round = [=](FloatVector v)
+                         HWY_ATTR { return hn::BitCast(d, hn::MulAdd(v, steps, rounder)); };
+  auto sum = hn::Zero(d);  // modulo 2^32
   ForEachChunk<4 * kChunkWords>(x, in, to, step, [&](auto load, Chunk* chunk) HWY_ATTR {
 #pragma GCC unroll 16
     for (int64_t lane = 0; lane < kChunkWords; lane += kLanes) {
-      const auto q0 = hn::NearestInt(hn::Mul(load(lane), steps));
-      const auto q1 = hn::NearestInt(hn::Mul(load(lane + kChunkWords), steps));
-      const auto q2 = hn::NearestInt(hn::Mul(load(lane + 2 * kChunkWords), steps));
-      const auto q3 = hn::NearestInt(hn::Mul(load(lane + 3 * kChunkWords), steps));
+      const auto q0 = round(load(lane)), q1 = round(load(lane + kChunkWords));
+      const auto q2 = round(load(lane + 2 * kChunkWords)), q3 = round(load(lane + 3 * kChunkWords));
       sum = hn::Add(sum, hn::Add(hn::Add(q0, q1), hn::Add(q2, q3)));
       const auto low = hn::Or(hn::And(q0, byte), hn::ShiftLeft<8>(hn::And(q1, byte)));
       const auto high = hn::Or(hn::And(q2, byte), hn::ShiftLeft<8>(q3));
-      StoreWords(hn::BitCast(WordTag(), hn::Or(low, hn::ShiftLeft<16>(high))), chunk, lane);
+      StoreWords(hn::Or(low, hn::ShiftLeft<16>(high)), chunk, lane);
     }
   });
-  return hn::GetLane(hn::SumOfLanes(d, sum));
+  const auto terms = static_cast<uint32_t>(Chunks(WeightType::kInt8, in) * 4 * kChunkWords);
+  return static_cast<int32_t>(static_cast<uint32_t>(hn::GetLane(hn::SumOfLanes(d, sum))) -
+                              terms * kRounderBits);
 }
 
 void PrepareInt8(const float* x, int64_t in, const PreparedRows::Place& place) {

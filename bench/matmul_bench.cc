@@ -1,0 +1,123 @@
+// Matrix products of the lean runtime, in the three types of weights, at the shapes of the CIFAR-10
+// model. `panels`: the product alone, rows prepared beforehand, every thread its share of the
+// outputs, as a step does it. `matmul`: all of MatMul, with the preparation of the rows and
+// OpenMP's threads. Up to 4 rows the weights come from L3: as many matrices in turn as fill 6 MB a
+// thread. Run nothing beside it.
+#include <benchmark/benchmark.h>
+#include <fmt/format.h>
+#include <omp.h>
+
+#include <algorithm>
+#include <random>
+#include <vector>
+
+#include "bench_main.h"
+#include "kernels/gemm.h"
+
+namespace linattn {
+namespace {
+
+struct Shape {
+  int64_t rows, out, in;
+};
+
+const MachinePeak& Peak() {
+  static const MachinePeak peak = MeasureMachinePeak(omp_get_max_threads());
+  return peak;
+}
+
+double PeakOf(WeightType type) {
+  switch (type) {
+    case WeightType::kFloat32:
+      return Peak().float32_gflops;
+    case WeightType::kBFloat16:
+      return Peak().bfloat16_gflops;
+    case WeightType::kInt8:
+      return Peak().int8_gops;
+  }
+  return 0;
+}
+
+std::vector<float> Normal(int64_t n) {
+  std::mt19937 random(1);
+  std::normal_distribution<float> normal;
+  std::vector<float> x(static_cast<size_t>(n));
+  for (float& value : x) value = normal(random);
+  return x;
+}
+
+// How many matrices, so that the weights come from where a decoding step finds them.
+int64_t Copies(const Shape& s, WeightType type) {
+  constexpr int64_t kStreamRows = 4, kBytesPerThread = 6 << 20;
+  const int64_t bytes = s.out * s.in * 4 / InputsPerWord(type);
+  return s.rows <= kStreamRows ? kBytesPerThread * omp_get_max_threads() / bytes : 1;
+}
+
+void Count(benchmark::State& state, const Shape& s, WeightType type, int64_t copies) {
+  const double products = static_cast<double>(state.iterations() * copies);
+  const double operations = 2.0 * static_cast<double>(s.rows * s.out * s.in);
+  const double bytes = static_cast<double>(s.out * s.in * 4 / InputsPerWord(type));
+  using benchmark::Counter;
+  state.counters["G/s"] = Counter(products * operations / 1e9, Counter::kIsRate);
+  state.counters["of_peak"] = Counter(products * operations / 1e9 / PeakOf(type), Counter::kIsRate);
+  if (copies > 1)
+    state.counters["of_L3"] = Counter(products * bytes / 1e9 / Peak().l3_gbps, Counter::kIsRate);
+  state.counters["us"] =
+      Counter(products / 1e6, Counter::Flags(Counter::kIsRate | Counter::kInvert));
+}
+
+struct Problem {
+  Problem(Shape s, WeightType type) : x(Normal(s.rows * s.in)), y(Normal(s.rows * s.out)) {
+    const auto weight = Normal(s.out * s.in), bias = Normal(s.out);
+    matrices.assign(static_cast<size_t>(Copies(s, type)),
+                    PackedMatrix::Pack(weight.data(), bias.data(), s.out, s.in, type));
+  }
+  int64_t copies() const { return static_cast<int64_t>(matrices.size()); }
+
+  std::vector<float> x, y;
+  std::vector<PackedMatrix> matrices;
+};
+
+void RunPanels(benchmark::State& state, Shape s, WeightType type) {
+  Problem p(s, type);
+  PreparedRows rows;
+  rows.Prepare(type, s.rows, s.in, {p.x.data(), s.in});
+  constexpr int kRepeats = 8;  // to be long against the start of the threads
+  for (auto _ : state) {
+#pragma omp parallel
+    for (int repeat = 0; repeat < kRepeats; ++repeat)
+      for (const PackedMatrix& w : p.matrices) {
+        const int64_t threads = omp_get_num_threads(), i = omp_get_thread_num();
+        MatMulPanels(rows, w, {i * w.panels() / threads, (i + 1) * w.panels() / threads},
+                     {p.y.data(), s.out});
+      }
+  }
+  Count(state, s, type, kRepeats * p.copies());
+}
+
+void RunMatMul(benchmark::State& state, Shape s, WeightType type) {
+  Problem p(s, type);
+  for (auto _ : state)
+    for (const PackedMatrix& w : p.matrices)
+      MatMul(s.rows, {p.x.data(), s.in}, w, {p.y.data(), s.out});
+  Count(state, s, type, p.copies());
+}
+
+void Register() {
+  const std::pair<const char*, void (*)(benchmark::State&, Shape, WeightType)> kinds[] = {
+      {"panels", RunPanels}, {"matmul", RunMatMul}};
+  for (const auto& [kind, run] : kinds)
+    for (const auto type : {WeightType::kFloat32, WeightType::kBFloat16, WeightType::kInt8})
+      for (const int64_t rows : {1, 4, 16, 64, 256})
+        for (const auto& [out, in] : {std::pair{768, 256}, {256, 256}, {1024, 256}, {256, 1024}})
+          benchmark::RegisterBenchmark(
+              fmt::format("{}/{}/{}x{}x{}", kind, WeightTypeName(type), rows, out, in).c_str(), run,
+              Shape{rows, out, in}, type)
+              ->Unit(benchmark::kMicrosecond)
+              ->UseRealTime();
+}
+
+}  // namespace
+}  // namespace linattn
+
+int main(int argc, char** argv) { return linattn::RunBenchmarks(argc, argv, linattn::Register); }
