@@ -8,7 +8,6 @@
 #define HWY_TARGET_INCLUDE "kernels/gelu.cc"
 #include <hwy/foreach_target.h>
 // After foreach_target.
-#include <hwy/contrib/math/math-inl.h>
 #include <hwy/highway.h>
 
 #include "kernels/gelu-inl.h"
@@ -31,16 +30,9 @@ HWY_INLINE void ForwardBlock(const T* x, int64_t n, T* y) {
 template <class T>
 HWY_INLINE void BackwardBlock(const T* x, const T* d_y, int64_t n, T* d_x) {
   const FloatTag d;
-  const auto density_at_0 = hn::Set(d, 0.3989422804014327f);
   for (int64_t i = 0; i < n; i += kLanes) {
     const auto v = LoadRow(x + i, n - i);
-    // Beyond 13 the density is 0 in float32, and x times it would be infinity times 0 for an
-    // infinite x.
-    const auto c = hn::Clamp(v, hn::Set(d, -13.5f), hn::Set(d, 13.5f));
-    const auto density =
-        hn::Mul(hn::Exp(d, hn::Mul(hn::Mul(c, c), hn::Set(d, -0.5f))), density_at_0);
-    auto slope = hn::MulAdd(c, density, NormalDistribution(d, v));
-    slope = hn::IfThenElse(hn::IsNaN(v), v, slope);
+    const auto slope = hn::IfThenElse(hn::IsNaN(v), v, GeluSlope(d, v));
     StoreRow(hn::Mul(slope, LoadRow(d_y + i, n - i)), d_x + i, n - i);
   }
 }

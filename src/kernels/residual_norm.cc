@@ -119,16 +119,31 @@ void BackwardRows(const ResidualNorm& p, const ResidualNormGradients& g, int64_t
   });
 }
 
-// Adds the columns [first, end) of rows [begin, stop) to sums.
-template <class T>
+// Adds the columns [first, first + kVectors vectors) of rows [begin, stop) to sums; `end`: of the
+// row. Several sums run side by side, because one alone waits for its own additions.
+template <int kVectors, class T>
 HWY_INLINE void AddRows(const Array& x, int64_t begin, int64_t stop, int64_t first, int64_t end,
                         float* sums) {
-  for (int64_t i = first; i < end; i += kLanes) {
-    auto run = hn::Zero(FloatTag());
-    for (int64_t row = begin; row < stop; ++row)
-      run = hn::Add(run, LoadRow(x.At<T>(row, i), end - i));
-    StoreRow(hn::Add(run, LoadRow(sums + i, end - i)), sums + i, end - i);
+  FloatVector run[kVectors];
+  for (auto& sum : run) sum = hn::Zero(FloatTag());
+  for (int64_t row = begin; row < stop; ++row) {
+    const T* from = x.At<T>(row, first);
+    for (int j = 0; j < kVectors; ++j)
+      run[j] = hn::Add(run[j], LoadRow(from + j * kLanes, end - first - j * kLanes));
   }
+  for (int j = 0; j < kVectors; ++j) {
+    const int64_t i = first + j * kLanes;
+    StoreRow(hn::Add(run[j], LoadRow(sums + i, end - i)), sums + i, end - i);
+  }
+}
+
+template <class T>
+HWY_INLINE void AddBlock(const Array& x, int64_t begin, int64_t stop, int64_t first, int64_t end,
+                         float* sums) {
+  constexpr int kVectors = 4;
+  for (; first + kVectors * kLanes <= end; first += kVectors * kLanes)
+    AddRows<kVectors, T>(x, begin, stop, first, end, sums);
+  for (; first < end; first += kLanes) AddRows<1, T>(x, begin, stop, first, end, sums);
 }
 
 // Runs of rows are summed apart, so that rounding grows with their number, not with the rows'; and
@@ -138,8 +153,8 @@ void SumColumnBlock(const Array& x, int64_t first, int64_t end, float* sums) {
   std::fill(sums + first, sums + end, 0.0f);
   for (int64_t begin = 0; begin < x.shape[0]; begin += kRun) {
     const int64_t stop = std::min(x.shape[0], begin + kRun);
-    x.dtype == DType::kBF16 ? AddRows<BF16>(x, begin, stop, first, end, sums)
-                            : AddRows<float>(x, begin, stop, first, end, sums);
+    x.dtype == DType::kBF16 ? AddBlock<BF16>(x, begin, stop, first, end, sums)
+                            : AddBlock<float>(x, begin, stop, first, end, sums);
   }
 }
 
