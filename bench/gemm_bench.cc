@@ -1,5 +1,6 @@
-// Dense layers: this project's Linear (oneDNN) against LibTorch's at::linear, forward and backward,
-// both types. docs/decisions/0002-onednn-linear.md quotes it. Run nothing beside it.
+// Dense layers against LibTorch's at::linear. Training: this project's Linear (oneDNN), forward and
+// backward, both types; docs/decisions/0002-onednn-linear.md quotes it. Inference: the lean
+// runtime's MatMul, few rows, weights in the caches; int8 has no peer there. Run nothing beside it.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <benchmark/benchmark.h>
@@ -9,6 +10,7 @@
 
 #include "base/error.h"
 #include "bench_main.h"
+#include "kernels/gemm.h"
 #include "ops/linear_op.h"
 
 namespace linattn {
@@ -46,14 +48,58 @@ void Run(benchmark::State& state, Tensor (*linear)(const Tensor&, const Tensor&)
                          benchmark::Counter::kIsRate);
 }
 
+void CountForward(benchmark::State& state, Shape s) {
+  state.counters["GFLOP/s"] =
+      benchmark::Counter(2e-9 * static_cast<double>(state.iterations() * s.rows * s.in * s.out),
+                         benchmark::Counter::kIsRate);
+}
+
+void LinearForward(benchmark::State& state, Shape s, at::ScalarType type) {
+  const at::NoGradGuard inference;
+  at::set_num_threads(omp_get_max_threads());
+  const Tensor x = at::randn({s.rows, s.in}).to(type), bias = at::randn({s.out}).to(type);
+  const Tensor weight = at::randn({s.out, s.in}).to(type);
+  for (auto _ : state) benchmark::DoNotOptimize(at::linear(x, weight, bias));
+  CountForward(state, s);
+}
+
+void MatMulForward(benchmark::State& state, Shape s, WeightType type) {
+  const Tensor x = at::randn({s.rows, s.in}), bias = at::randn({s.out});
+  const Tensor weight = at::randn({s.out, s.in}), y = at::empty({s.rows, s.out});
+  const PackedMatrix packed =
+      PackedMatrix::Pack(weight.data_ptr<float>(), bias.data_ptr<float>(), s.out, s.in, type);
+  for (auto _ : state)
+    MatMul(s.rows, {x.data_ptr<float>(), s.in}, packed, {y.data_ptr<float>(), s.out});
+  CountForward(state, s);
+}
+
+void RegisterInference() {
+  const auto add = [](const std::string& name, auto run, Shape s, auto type) {
+    benchmark::RegisterBenchmark(name.c_str(), run, s, type)
+        ->Unit(benchmark::kMicrosecond)
+        ->UseRealTime();
+  };
+  for (const int64_t rows : {1, 4, 16, 64, 256})
+    for (const auto& [in, out] : {std::pair{256, 768}, {256, 256}, {256, 1024}, {1024, 256}}) {
+      const Shape s{rows, in, out};
+      const std::string name = fmt::format("inference/{}x{}x{}", rows, in, out);
+      add(name + "/f32/libtorch", LinearForward, s, at::kFloat);
+      add(name + "/f32/linattn", MatMulForward, s, WeightType::kFloat32);
+      add(name + "/bf16/libtorch", LinearForward, s, at::kBFloat16);
+      add(name + "/bf16/linattn", MatMulForward, s, WeightType::kBFloat16);
+      add(name + "/int8/linattn", MatMulForward, s, WeightType::kInt8);
+    }
+}
+
 void Register() {
+  RegisterInference();
   for (const Shape s : {Shape{6272, 128, 128}, Shape{6272, 128, 512}, Shape{3072, 256, 256},
                         Shape{3072, 256, 1024}, Shape{3072, 1024, 256}})
     for (const auto type : {at::kFloat, at::kBFloat16})
       for (const bool ours : {false, true}) {
         const std::string name =
-            fmt::format("{}x{}x{}/{}/{}", s.rows, s.in, s.out, type == at::kFloat ? "f32" : "bf16",
-                        ours ? "linattn" : "libtorch");
+            fmt::format("training/{}x{}x{}/{}/{}", s.rows, s.in, s.out,
+                        type == at::kFloat ? "f32" : "bf16", ours ? "linattn" : "libtorch");
         benchmark::RegisterBenchmark(name.c_str(), Run, ours ? Ours : LibTorchs, s, type)
             ->Unit(benchmark::kMillisecond)
             ->UseRealTime();
