@@ -24,7 +24,6 @@ class Descriptor {
   Descriptor(const Descriptor&) = delete;
   Descriptor& operator=(const Descriptor&) = delete;
   int get() const { return fd_; }
-  int Close() { return ::close(std::exchange(fd_, -1)); }
 
  private:
   int fd_;
@@ -95,29 +94,46 @@ Bytes ReadFile(const std::string& path, std::string_view where) {
   }
 }
 
-void WriteFileAtomic(const std::string& path, std::span<const std::span<const uint8_t>> parts) {
+AtomicFile::AtomicFile(const std::string& path) : path_(path), written_(path) {
   struct stat status;
   const bool exists = ::stat(path.c_str(), &status) == 0;
   if (exists && !S_ISREG(status.st_mode) && !S_ISDIR(status.st_mode)) {
     // A pipe or device, /dev/null say, must not be replaced by a file.
-    const Descriptor device(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
-    if (device.get() < 0) FailErrno("file", "write", path);
-    for (const auto& part : parts) WriteAll(device.get(), part, path);
+    fd_ = ::open(path.c_str(), O_WRONLY | O_CLOEXEC);
+  } else {
+    written_ += ".tmp";
+    fd_ = ::open(written_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  }
+  if (fd_ < 0) FailErrno("file", "write", written_);
+}
+
+AtomicFile::~AtomicFile() {
+  if (fd_ < 0) return;
+  ::close(fd_);
+  if (written_ != path_) ::unlink(written_.c_str());
+}
+
+void AtomicFile::Append(std::span<const uint8_t> bytes) { WriteAll(fd_, bytes, written_); }
+
+void AtomicFile::Commit() {
+  if (written_ == path_) {
+    if (::close(std::exchange(fd_, -1)) != 0) FailErrno("file", "write", path_);
     return;
   }
-  const std::string temporary = path + ".tmp";
-  Descriptor fd(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
-  if (fd.get() < 0) FailErrno("file", "write", temporary);
-  try {
-    for (const auto& part : parts) WriteAll(fd.get(), part, temporary);
-    if (::fsync(fd.get()) != 0) FailErrno("file", "sync", temporary);
-    if (fd.Close() != 0) FailErrno("file", "write", temporary);
-    if (::rename(temporary.c_str(), path.c_str()) != 0) FailErrno("file", "replace", path);
-  } catch (...) {
-    ::unlink(temporary.c_str());
-    throw;
+  if (::fsync(fd_) != 0) FailErrno("file", "sync", written_);
+  if (::close(std::exchange(fd_, -1)) != 0 || ::rename(written_.c_str(), path_.c_str()) != 0) {
+    const int error = errno;
+    ::unlink(written_.c_str());
+    errno = error;
+    FailErrno("file", "replace", path_);
   }
-  SyncDirectoryOf(path);
+  SyncDirectoryOf(path_);
+}
+
+void WriteFileAtomic(const std::string& path, std::span<const std::span<const uint8_t>> parts) {
+  AtomicFile file(path);
+  for (const auto& part : parts) file.Append(part);
+  file.Commit();
 }
 
 void WriteFileAtomic(const std::string& path, std::span<const uint8_t> bytes) {

@@ -14,9 +14,25 @@ using Bytes = std::vector<uint8_t>;
 // missing, not permitted, or a directory).
 Bytes ReadFile(const std::string& path, std::string_view where = "file");
 
-// Replaces `path` by `parts`, one after the other, such that a crash at any moment leaves either
-// the old file or the new one: writes path + ".tmp", fsync, rename, fsync of the directory. One
-// writer a path at a time.
+// A file that replaces `path` only when it is whole, such that a crash at any moment leaves either
+// the old file or the new one: path + ".tmp" is written, synced, renamed, and its directory synced.
+// A pipe or device is written to directly. One writer a path at a time. All throw Error.
+class AtomicFile {
+ public:
+  explicit AtomicFile(const std::string& path);
+  ~AtomicFile();  // without Commit the old file stays
+  AtomicFile(const AtomicFile&) = delete;
+  AtomicFile& operator=(const AtomicFile&) = delete;
+
+  void Append(std::span<const uint8_t> bytes);
+  void Commit();
+
+ private:
+  std::string path_, written_;  // written_: path_ itself if it is a pipe or device
+  int fd_ = -1;
+};
+
+// Replaces `path` by `parts`, one after the other, as an AtomicFile.
 void WriteFileAtomic(const std::string& path, std::span<const std::span<const uint8_t>> parts);
 void WriteFileAtomic(const std::string& path, std::span<const uint8_t> bytes);
 void WriteFileAtomic(const std::string& path, std::string_view text);

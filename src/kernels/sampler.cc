@@ -129,6 +129,20 @@ std::span<const Candidate> Candidates(std::span<const float> logits, const Sampl
   return scratch;
 }
 
+void PenaliseRepetition(std::span<const int32_t> recent, double penalty, std::span<float> logits) {
+  Check(penalty > 0 && std::isfinite(penalty), "sampler",
+        "the repetition penalty must be above 0, but is {}", penalty);
+  for (size_t i = 0; i < recent.size(); ++i) {
+    const int32_t symbol = recent[i];
+    Check(symbol >= -1 && symbol < static_cast<int64_t>(logits.size()), "sampler",
+          "recent symbols must be from -1 to {}, but one is {}", logits.size() - 1, symbol);
+    const bool again = std::find(recent.begin(), recent.begin() + i, symbol) != recent.begin() + i;
+    if (symbol < 0 || again) continue;
+    float& x = logits[symbol];
+    x = static_cast<float>(x > 0 ? x / penalty : x * penalty);
+  }
+}
+
 int64_t SampleCategorical(std::span<const float> logits, const SamplerOptions& options,
                           Random& random, SamplerScratch& scratch) {
   CheckDraw(logits, options);

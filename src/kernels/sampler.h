@@ -29,6 +29,12 @@ using SamplerScratch = std::vector<Candidate>;
 std::span<const Candidate> Candidates(std::span<const float> logits, const SamplerOptions& options,
                                       SamplerScratch& scratch);
 
+// Makes symbols that occur in `recent` less likely: a logit above 0 is divided by `penalty`,
+// another multiplied, once however often the symbol occurs. Keskar et al. 2019, "CTRL",
+// section 4.1, with the sign minded. penalty 1 changes nothing. Throws Error unless penalty is
+// positive and finite and the symbols are from -1 (none) to the last one.
+void PenaliseRepetition(std::span<const int32_t> recent, double penalty, std::span<float> logits);
+
 // Draws a symbol from Candidates(); one Uniform() a call, none at temperature 0. Same errors.
 int64_t SampleCategorical(std::span<const float> logits, const SamplerOptions& options,
                           Random& random, SamplerScratch& scratch);

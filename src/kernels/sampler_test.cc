@@ -228,5 +228,19 @@ TEST(SampleLogisticMixture, NamesTheParameterThatIsNotFinite) {  // C7
   EXPECT_EQ(message(29), head + "log-scale 9 of channel 0 is nan");
 }
 
+TEST(Sampler, RepetitionIsPenalisedOnceASymbol) {
+  std::vector<float> logits = {2, -2, 0, 4};
+  PenaliseRepetition(std::vector<int32_t>{0, 1, -1, 0, 2}, 2, logits);
+  EXPECT_EQ(logits, (std::vector<float>{1, -4, 0, 4}));
+  PenaliseRepetition(std::vector<int32_t>{0, 1, 2, 3}, 1, logits);
+  EXPECT_EQ(logits, (std::vector<float>{1, -4, 0, 4}));
+  for (const double wrong : {0.0, -1.0, std::nan(""), std::numeric_limits<double>::infinity()}) {
+    EXPECT_THAT(MessageOf([&] { PenaliseRepetition({}, wrong, logits); }),
+                testing::HasSubstr("penalty must be above 0"));
+  }
+  EXPECT_THAT(MessageOf([&] { PenaliseRepetition(std::vector<int32_t>{4}, 2, logits); }),
+              testing::HasSubstr("from -1 to 3, but one is 4"));
+}
+
 }  // namespace
 }  // namespace linattn

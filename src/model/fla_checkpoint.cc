@@ -32,23 +32,25 @@ std::string ShapeString(const std::vector<int64_t>& shape) {
   return fmt::format("[{}]", fmt::join(shape, ","));
 }
 
-// The tensors of a checkpoint, in one file or in shards.
+// The tensors of a checkpoint: those that an index names, wherever it says; without an index, those
+// of the one file.
 class Tensors {
  public:
   explicit Tensors(const std::string& directory) : directory_(directory) {
     const std::string whole = directory + "/model.safetensors";
     const std::string index = whole + ".index.json";
-    if (fs::exists(whole)) {
-      Open(whole);
+    if (fs::exists(index)) {
+      OpenShards(index);
       return;
     }
-    Check(fs::exists(index), kWhere,
+    Check(fs::exists(whole), kWhere,
           "{} must hold model.safetensors or model.safetensors.index.json, but holds neither{}",
           directory,
           fs::exists(directory + "/pytorch_model.bin")
               ? " (pytorch_model.bin is a pickle: save it with safe_serialization=True)"
               : "");
-    OpenShards(index);
+    files_.push_back(SafetensorsFile::Open(whole, kWhere));
+    for (const auto& [name, tensor] : files_.back().tensors()) by_name_[name] = 0;
   }
 
   bool Has(const std::string& name) const { return by_name_.count(name) > 0; }
@@ -61,21 +63,12 @@ class Tensors {
   const std::map<std::string, size_t>& names() const { return by_name_; }
 
  private:
-  void Open(const std::string& path) {
-    files_.push_back(SafetensorsFile::Open(path, kWhere));
-    for (const auto& [name, tensor] : files_.back().tensors()) {
-      const bool fresh = by_name_.emplace(name, files_.size() - 1).second;
-      Check(fresh, kWhere, "{}: tensor '{}' must be in one shard only, but is in two", path,
-            Printable(name));
-    }
-  }
-
   void OpenShards(const std::string& path) {
     const auto json = ParseJson(ReadText(path, kLargestIndex), kWhere, path);
     const auto map = json.is_object() ? json.find("weight_map") : json.end();
     Check(json.is_object() && map != json.end() && map->is_object(), kWhere,
           "{} must have an object weight_map, but has none", path);
-    std::set<std::string> shards;
+    std::map<std::string, size_t> shards;  // where they stand in files_
     for (const auto& [name, shard] : map->items()) {
       const bool plain = shard.is_string() &&
                          shard.get<std::string>().find('/') == std::string::npos &&
@@ -83,13 +76,16 @@ class Tensors {
       Check(plain, kWhere,
             "{}: tensor '{}' must be in a file *.safetensors beside it, but is in {}", path,
             Printable(name), Printable(shard.dump(-1, ' ', true, kReplace)));
-      shards.insert(shard.get<std::string>());
-    }
-    for (const std::string& shard : shards) Open(directory_ + "/" + shard);
-    for (const auto& [name, shard] : map->items()) {
       const std::string file = directory_ + "/" + shard.get<std::string>();
-      Check(Has(name) && files_[by_name_[name]].path() == file, kWhere,
+      const auto [found, fresh] = shards.emplace(file, files_.size());
+      if (fresh) {
+        Check(fs::exists(file), kWhere, "{}: must be there, as {} says, but is missing", file,
+              path);
+        files_.push_back(SafetensorsFile::Open(file, kWhere));
+      }
+      Check(files_[found->second].Has(name), kWhere,
             "{}: must hold tensor '{}' by {}, but does not", file, Printable(name), path);
+      by_name_[name] = found->second;
     }
   }
 

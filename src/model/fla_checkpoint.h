@@ -16,11 +16,11 @@ struct FlaCheckpoint {
   ModelFile model;
 };
 
-// Reads `directory`: config.json, and model.safetensors or the shards of
-// model.safetensors.index.json. docs/format.md has the names. Throws Error naming file, field or
-// tensor: what ParseFlaConfig and SafetensorsFile refuse; tensors that are missing, surplus or of
-// another shape than the config's, all in one message, with both shapes; shards that do not hold
-// what the index says. Nothing is half-loaded.
+// Reads `directory`: config.json, and the shards of model.safetensors.index.json or, without it,
+// model.safetensors; other files are ignored. docs/format.md has the names. Throws Error naming
+// file, field or tensor: what ParseFlaConfig and SafetensorsFile refuse; tensors that are missing,
+// surplus or of another shape than the config's, all in one message, with both shapes; shards that
+// do not hold what the index says. Nothing is half-loaded.
 FlaCheckpoint LoadFlaCheckpoint(const std::string& directory);
 
 }  // namespace linattn

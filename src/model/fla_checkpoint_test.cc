@@ -146,7 +146,7 @@ TEST(FlaCheckpointTest, ShardsMustHoldWhatTheIndexSays) {
   const Copy whole("delta_net");
   EXPECT_EQ(LoadFlaCheckpoint(whole.path()).model.tensors.size(), 32u);
   fs::remove(whole / first);
-  EXPECT_THAT(whole.Refusal(), AllOf(HasSubstr("cannot read"), HasSubstr(first)));
+  EXPECT_THAT(whole.Refusal(), AllOf(HasSubstr("is missing"), HasSubstr(first)));  // G7
 
   const auto refusal = [&](const std::function<void(Json&)>& edit) {
     const Copy copy("delta_net");
@@ -164,11 +164,21 @@ TEST(FlaCheckpointTest, ShardsMustHoldWhatTheIndexSays) {
   EXPECT_THAT(refusal([](Json& j) { j.erase("weight_map"); }), HasSubstr("weight_map"));
   EXPECT_THAT(refusal([](Json& j) { j["weight_map"] = Json::object(); }), HasSubstr("31 missing"));
   EXPECT_THAT(refusal([](Json& j) { j = Json::array(); }), HasSubstr("weight_map"));
+}
 
-  const Copy twice("delta_net");
-  fs::copy_file(twice / first, twice / "model-00003.safetensors");
-  twice.EditJson(index, [](Json& j) { j["weight_map"]["y"] = "model-00003.safetensors"; });
-  EXPECT_THAT(twice.Refusal(), HasSubstr("must be in one shard only, but is in two"));
+TEST(FlaCheckpointTest, TheIndexDecidesAndStrayFilesAreIgnored) {  // G8
+  const Copy copy("delta_net");
+  const auto want = LoadFlaCheckpoint(copy.path()).model.tensors;
+  const auto first = SafetensorsFile::Open(copy / "model-00001-of-00002.safetensors");
+  const std::vector<float> others(1 << 16, 7.0f);
+  std::vector<NamedTensor> stray;
+  for (const auto& [name, tensor] : first.tensors()) {
+    const std::span<const float> values(others.data(), tensor.size());
+    stray.push_back(ToStore(name, tensor.shape, values));
+  }
+  WriteSafetensors(copy / "model.safetensors", stray);
+  WriteSafetensors(copy / "model-00003-of-00002.safetensors", stray);
+  EXPECT_EQ(LoadFlaCheckpoint(copy.path()).model.tensors, want);
 }
 
 TEST(FlaCheckpointTest, BrokenFilesAreNamed) {

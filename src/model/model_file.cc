@@ -40,7 +40,7 @@ ModelConfig ConfigOf(const SafetensorsFile& file) {
 // Every tensor that is missing or surplus, in one message.
 void CheckNames(const SafetensorsFile& file, const std::vector<ParameterSpec>& specs) {
   std::vector<std::string> missing, surplus;
-  std::set<std::string> known;
+  std::set<std::string> known = {std::string(kVocabularyTensor)};
   for (const auto& spec : specs) {
     known.insert(spec.name);
     if (!file.Has(spec.name)) missing.push_back(spec.name);
@@ -99,6 +99,12 @@ ModelFile ModelFromSafetensors(const SafetensorsFile& file) {
     model.tensors[spec.name] = file.Floats(spec.name);
     if (SizeOf(tensor.dtype) < SizeOf(model.storage)) model.storage = tensor.dtype;
   }
+  if (const std::string name(kVocabularyTensor); file.Has(name)) {
+    const StoredTensor& tensor = file.Get(name);
+    Check(tensor.dtype == DType::kU8, kWhere, "{}: tensor '{}' must be U8, but is {}", file.path(),
+          name, NameOf(tensor.dtype));
+    model.vocabulary.assign(tensor.bytes.begin(), tensor.bytes.end());
+  }
   model.metadata = file.metadata();
   model.metadata.erase(std::string(kConfigKey));
   return model;
@@ -113,7 +119,8 @@ DType StorageByName(const std::string& name) {
 
 void SaveModel(const std::string& path, const ModelConfig& config,
                const std::map<std::string, std::vector<float>>& tensors, DType storage,
-               const std::map<std::string, std::string>& metadata) {
+               const std::map<std::string, std::string>& metadata,
+               std::span<const uint8_t> vocabulary) {
   Check(storage == DType::kF32 || storage == DType::kF16 || storage == DType::kBF16, kWhere,
         "storage must be F32, F16 or BF16, but is {}", NameOf(storage));
   const auto specs = Parameters(config);
@@ -126,6 +133,10 @@ void SaveModel(const std::string& path, const ModelConfig& config,
     Check(found != tensors.end(), kWhere, "{}: tensor '{}' is missing", path, spec.name);
     stored.push_back(Stored(found->second, storage, path, spec.name));
     named.push_back({spec.name, {storage, spec.shape, stored.back()}});
+  }
+  if (!vocabulary.empty()) {
+    named.push_back(ToStore(std::string(kVocabularyTensor),
+                            {static_cast<int64_t>(vocabulary.size())}, vocabulary));
   }
   auto with_config = metadata;
   with_config[std::string(kConfigKey)] = ToJson(config).dump();

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <map>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -15,11 +16,15 @@ namespace linattn {
 // The metadata key under which a model file carries ToJson(config).
 inline constexpr std::string_view kConfigKey = "linattn.config";
 
+// A text model's SentencePiece vocabulary: a U8 tensor beside the parameters.
+inline constexpr std::string_view kVocabularyTensor = "vocabulary.sentencepiece";
+
 // A model in memory: every tensor of Parameters(config), row-major, widened to float.
 struct ModelFile {
   ModelConfig config;
   std::map<std::string, std::vector<float>> tensors;
   std::map<std::string, std::string> metadata;  // without the config
+  Bytes vocabulary;                             // of data/vocabulary.h; empty: none
   DType storage = DType::kF32;                  // the narrowest float type that the file used
 
   const std::vector<float>& Get(const std::string& name) const { return tensors.at(name); }
@@ -39,7 +44,7 @@ DType StorageByName(const std::string& name);
 // must be exactly Parameters(config); finite values that `storage` cannot hold are an Error.
 void SaveModel(const std::string& path, const ModelConfig& config,
                const std::map<std::string, std::vector<float>>& tensors,
-               DType storage = DType::kF32,
-               const std::map<std::string, std::string>& metadata = {});
+               DType storage = DType::kF32, const std::map<std::string, std::string>& metadata = {},
+               std::span<const uint8_t> vocabulary = {});
 
 }  // namespace linattn

@@ -64,6 +64,20 @@ std::string LoadMessage(const std::string& path) {
   return "no error";
 }
 
+TEST(ModelFile, CarriesAVocabularyOfOddSize) {
+  const TemporaryDirectory directory;
+  const std::string path = directory / "m.safetensors";
+  const ModelConfig config = SmallConfig(false);
+  const Bytes vocabulary = {0, 255, 7};
+  SaveModel(path, config, SomeTensors(config), DType::kBF16, {}, vocabulary);
+  const ModelFile model = LoadModel(path);
+  EXPECT_EQ(model.vocabulary, vocabulary);
+  EXPECT_EQ(model.tensors, SomeTensors(config));
+  EXPECT_EQ(model.storage, DType::kBF16);
+  SaveModel(path, config, SomeTensors(config));
+  EXPECT_TRUE(LoadModel(path).vocabulary.empty());
+}
+
 TEST(ModelFile, RoundTripsInEveryStorageType) {
   const TemporaryDirectory directory;
   const std::string path = directory / "m.safetensors";

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace linattn {
+
+// Bytes that come in pieces, as text that can be shown: a character is held back until it is whole,
+// and what is not UTF-8 becomes U+FFFD, one for each longest piece that begins a character (the
+// Unicode Standard, section 3.9, table 3-8).
+class Utf8Stream {
+ public:
+  // What can be shown now that `bytes` have come.
+  std::string Push(std::string_view bytes);
+  // What is left when no more come: "" or one U+FFFD.
+  std::string Finish();
+
+ private:
+  std::string held_;  // the beginning of a character, at most three bytes
+};
+
+// Bytes that come in pieces, up to the first place where one of the stop strings is complete. What
+// may yet become one is held back.
+class StopStrings {
+ public:
+  // Throws Error if one of them is empty.
+  explicit StopStrings(std::vector<std::string> stops);
+
+  // What comes before any stop string for certain.
+  std::string Push(std::string_view bytes);
+  std::string Finish();  // what was held back, if no stop string came
+  bool stopped() const { return stopped_; }
+
+ private:
+  std::vector<std::string> stops_;
+  std::string held_;
+  bool stopped_ = false;
+};
+
+}  // namespace linattn
