@@ -24,6 +24,7 @@ Examples:
 A row of the PNG: the original, what the model sees of it, and its completions.)";
 
 struct Options {
+  WeightType dtype = WeightType::kFloat32;
   std::string model, data, split = "test", seed, label, hide;
   std::vector<std::string> images;
   GridOptions grid;
@@ -145,7 +146,7 @@ void Run(const Options& o, const Common& common) {
   Check(o.data.empty() != o.images.empty(), "complete",
         "pictures must be given by either --data or --image");
   CheckOut(o.grid.out, "complete");
-  const LoadedModel model(o.model);
+  const LoadedModel model(o.model, o.dtype);
   const ModelConfig& c = model.config();
   CheckMakesImages(c, "complete");
   const ImageSet set = Originals(o, model);
@@ -182,6 +183,7 @@ void AddComplete(CLI::App& app, Common& common) {
   auto o = std::make_shared<Options>();
   o->grid.out = "completions.png";
   AddModelArgument(verb, o->model);
+  AddDtypeOption(verb, o->dtype);
   auto* data =
       verb.add_option("--data", o->data, "fashion-mnist, mnist:DIR, cifar10:DIR or png:DIR");
   verb.add_option("--image", o->images, "PNG files")->excludes(data);

@@ -21,9 +21,11 @@ Examples:
   linattn eval model.safetensors --data fashion-mnist
   linattn eval model.safetensors --data cifar10:DIR --split validation --limit 500 --json
   linattn eval text.safetensors --data book.txt
+  linattn eval model.safetensors --data fashion-mnist --dtype int8      what short weights cost
 bits_per_dim (of text: bits_per_byte) is the negative log likelihood of a sub-pixel (a byte) in bits.)";
 
 struct Options {
+  WeightType dtype = WeightType::kFloat32;
   std::string model, data, split = "test";
   int64_t limit = 0, batch = 0;
   bool json = false;
@@ -94,7 +96,7 @@ double Score(const Options& o, const PackedModel& model, const Examples& all, Pr
 }
 
 void Run(const Options& o, const Common& common) {
-  const LoadedModel model(o.model);
+  const LoadedModel model(o.model, o.dtype);
   const ModelConfig& c = model.config();
   const bool images = c.task == "images";
   Check(!o.data.empty(), "eval", "the data must be given (--data), but are not");
@@ -127,6 +129,7 @@ void AddEval(CLI::App& app, Common& common) {
   CLI::App& verb = *app.add_subcommand("eval", "bits/dim of a model on a data set");
   auto o = std::make_shared<Options>();
   AddModelArgument(verb, o->model);
+  AddDtypeOption(verb, o->dtype);
   verb.add_option("--data", o->data,
                   "fashion-mnist, mnist:DIR, cifar10:DIR or png:DIR; for a model of text, a file");
   verb.add_option("--split", o->split, "train, validation or test (test)");

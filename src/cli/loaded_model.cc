@@ -27,9 +27,11 @@ ModelFile OpenModel(const std::string& path) {
   return LoadModel(path);
 }
 
-LoadedModel::LoadedModel(const std::string& path) : LoadedModel(OpenModel(path)) {}
+LoadedModel::LoadedModel(const std::string& path, WeightType type)
+    : LoadedModel(OpenModel(path), type) {}
 
-LoadedModel::LoadedModel(const ModelFile& file) : model(file.config, file.tensors) {}
+LoadedModel::LoadedModel(const ModelFile& file, WeightType type)
+    : model(file.config, file.tensors, type) {}
 
 int64_t LoadedModel::ClassNamed(const std::string& text) const {
   const int64_t classes = config().classes;
@@ -49,6 +51,15 @@ int64_t LoadedModel::ClassNamed(const std::string& text) const {
 
 CLI::Option* AddModelArgument(CLI::App& app, std::string& path) {
   return app.add_option("model,--model", path, "model file (safetensors)")->type_name("MODEL");
+}
+
+CLI::Option* AddDtypeOption(CLI::App& app, WeightType& type) {
+  return app
+      .add_option_function<std::string>(
+          "--dtype", [&type](const std::string& name) { type = ParseWeightType(name); },
+          "weights in f32, bf16 (half the memory, faster) or int8 (a quarter, fastest); sums stay "
+          "float32 (f32)")
+      ->type_name("TYPE");
 }
 
 uint64_t SeedFrom(const std::string& text) {

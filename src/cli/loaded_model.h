@@ -14,8 +14,8 @@ ModelFile OpenModel(const std::string& path);
 
 // A model file, packed.
 struct LoadedModel {
-  explicit LoadedModel(const std::string& path);
-  explicit LoadedModel(const ModelFile& file);
+  explicit LoadedModel(const std::string& path, WeightType type = WeightType::kFloat32);
+  explicit LoadedModel(const ModelFile& file, WeightType type = WeightType::kFloat32);
 
   PackedModel model;
 
@@ -27,6 +27,9 @@ struct LoadedModel {
 
 // Adds the argument MODEL, which may also be written --model.
 CLI::Option* AddModelArgument(CLI::App& app, std::string& path);
+
+// Adds --dtype: how the weights are stored and multiplied.
+CLI::Option* AddDtypeOption(CLI::App& app, WeightType& type);
 
 // The seed, or a fresh one if `text` is empty. Throws Error unless it is a number from 0 to 2^64-1.
 uint64_t SeedFrom(const std::string& text);

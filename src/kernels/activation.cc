@@ -1,7 +1,5 @@
 #include "kernels/activation.h"
 
-#include <algorithm>
-
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/activation.cc"
 #include <hwy/foreach_target.h>
@@ -40,12 +38,6 @@ void ReluBlock(const float* x, int64_t n, float* y) {
   });
 }
 
-void AddToBlock(const float* x, int64_t n, float* y) {
-  ForEachVector(n, [&](auto d, int64_t i) HWY_ATTR {
-    hn::StoreU(hn::Add(hn::LoadU(d, y + i), hn::LoadU(d, x + i)), d, y + i);
-  });
-}
-
 }  // namespace HWY_NAMESPACE
 }  // namespace linattn
 HWY_AFTER_NAMESPACE();
@@ -56,27 +48,11 @@ namespace {
 
 HWY_EXPORT(GeluBlock);
 HWY_EXPORT(ReluBlock);
-HWY_EXPORT(AddToBlock);
-
-constexpr int64_t kBlock = 1 << 13;  // floats a thread takes at a time: 32 KB
-
-template <class Run>
-void InBlocks(const Run& run, const float* x, int64_t n, float* y) {
-#pragma omp parallel for if (n > 2 * kBlock)
-  for (int64_t i = 0; i < n; i += kBlock) run(x + i, std::min(kBlock, n - i), y + i);
-}
 
 }  // namespace
 
-void Gelu(const float* x, int64_t n, float* y) {
-  InBlocks(&HWY_DYNAMIC_DISPATCH(GeluBlock), x, n, y);
-}
-void Relu(const float* x, int64_t n, float* y) {
-  InBlocks(&HWY_DYNAMIC_DISPATCH(ReluBlock), x, n, y);
-}
-void AddTo(const float* x, int64_t n, float* y) {
-  InBlocks(&HWY_DYNAMIC_DISPATCH(AddToBlock), x, n, y);
-}
+void Gelu(const float* x, int64_t n, float* y) { HWY_DYNAMIC_DISPATCH(GeluBlock)(x, n, y); }
+void Relu(const float* x, int64_t n, float* y) { HWY_DYNAMIC_DISPATCH(ReluBlock)(x, n, y); }
 
 }  // namespace linattn
 #endif  // HWY_ONCE

@@ -31,24 +31,21 @@ TEST(ActivationTest, TailsAliasingAndNanAreRight) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   OnEveryTarget([&] {
     for (int64_t n : {0, 1, 3, 15, 16, 17, 33}) {
-      std::vector<float> x(n + 1, -777.0f), whole(n + 1, 0.0f);
+      std::vector<float> x(n + 1, -777.0f);
       for (int64_t i = 0; i < n; ++i) x[i] = i % 5 == 4 ? nan : static_cast<float>(i - n / 2);
-      std::vector<float> gelu = x, relu = x, sum = x;
+      std::vector<float> gelu = x, relu = x;
       Gelu(gelu.data(), n, gelu.data());
       Relu(relu.data(), n, relu.data());
-      AddTo(x.data(), n, sum.data());
       for (int64_t i = 0; i < n; ++i) {
         if (i % 5 == 4) {
-          EXPECT_TRUE(std::isnan(gelu[i]) && std::isnan(relu[i]) && std::isnan(sum[i])) << i;
+          EXPECT_TRUE(std::isnan(gelu[i]) && std::isnan(relu[i])) << i;
           continue;
         }
         EXPECT_NEAR(gelu[i], ExactGelu(x[i]), 2.5e-7 * std::max(1.0f, std::abs(x[i])));
         EXPECT_EQ(relu[i], std::max(x[i], 0.0f));
-        EXPECT_EQ(sum[i], 2 * x[i]);
       }
       EXPECT_EQ(gelu[n], -777.0f);  // the float behind the last is not touched
       EXPECT_EQ(relu[n], -777.0f);
-      EXPECT_EQ(sum[n], -777.0f);
     }
   });
 }

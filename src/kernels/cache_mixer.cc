@@ -128,7 +128,19 @@ double CacheBytes(const MixerDims& d, bool) {
   return 4.0 * (queries * (d.K + d.V + 1) + keys * (d.K + d.V));
 }
 
+namespace {
+
+void StepShare(const StepInputs& in, const StepParts& parts) {
+  for (int64_t i = 0; i < in.q.shape[0]; ++i) {
+    if (parts.begin) parts.begin(in, i);
+    for (int64_t h = in.share.begin; h < in.share.end; ++h) parts.head(in, i, h);
+  }
+}
+
+}  // namespace
+
 void CacheStep(const Mixer& mixer, const StepInputs& in, const StepParts& parts) {
+  if (!in.share.whole()) return StepShare(in, parts);
   CheckStep(mixer, in);
   CheckCacheOptions(mixer, in.options);
   Check(in.options.causal && !in.options.cross, mixer.name,

@@ -58,7 +58,7 @@ void ClearGradients(const MixerGradients& gradients, const Sequences& sequences)
 double CacheBytes(const MixerDims& dims, bool causal);
 
 // What a step does, after its checks: begin(in, n) for each sequence n, if there is anything to
-// begin, then head(in, n, h) for each of its key/value heads h, in parallel.
+// begin, then head(in, n, h) for each of its key/value heads h (of the share), in parallel.
 struct StepParts {
   void (*begin)(const StepInputs& in, int64_t n);
   void (*head)(const StepInputs& in, int64_t n, int64_t h);
@@ -95,6 +95,7 @@ constexpr Mixer CacheMixer(const CacheMixerTraits& t) {
           .backward = nullptr,
           .state_floats = nullptr,
           .step = nullptr,
+          .shares_steps = false,
           .prefill = nullptr,
           .flops = t.flops,
           .bytes = CacheBytes};

@@ -44,11 +44,8 @@ HWY_EXPORT(LogSigmoidRow);
 HWY_EXPORT(SoftplusRow);
 HWY_EXPORT(SigmoidRow);
 
-constexpr int64_t kParallelFloats = 1 << 14;  // below, waking threads costs more than the work
-
 template <class Run>
-void EachRow(Rows x, int64_t rows, int64_t n, const Run& run) {
-#pragma omp parallel for if (rows * n > kParallelFloats)
+void EachRow(Rows x, int64_t rows, const Run& run) {
   for (int64_t r = 0; r < rows; ++r) run(x.data + r * x.stride);
 }
 
@@ -57,17 +54,17 @@ void EachRow(Rows x, int64_t rows, int64_t n, const Run& run) {
 void LogSigmoidDecay(Rows x, int64_t rows, int64_t n, double divisor) {
   const auto run = HWY_DYNAMIC_DISPATCH(LogSigmoidRow);
   const float factor = static_cast<float>(1 / divisor);
-  EachRow(x, rows, n, [=](float* row) { run(row, n, factor); });
+  EachRow(x, rows, [=](float* row) { run(row, n, factor); });
 }
 
 void SoftplusDecay(Rows x, int64_t rows, int64_t n, const SoftplusRate& rate) {
   const auto run = HWY_DYNAMIC_DISPATCH(SoftplusRow);
-  EachRow(x, rows, n, [=](float* row) { run(row, n, rate); });
+  EachRow(x, rows, [=](float* row) { run(row, n, rate); });
 }
 
 void SigmoidGate(Rows x, int64_t rows, int64_t n, double factor) {
   const auto run = HWY_DYNAMIC_DISPATCH(SigmoidRow);
-  EachRow(x, rows, n, [=](float* row) { run(row, n, static_cast<float>(factor)); });
+  EachRow(x, rows, [=](float* row) { run(row, n, static_cast<float>(factor)); });
 }
 
 }  // namespace linattn

@@ -98,7 +98,7 @@ TEST(GatesTest, OutputStageNormsEachHeadThenGates) {
         stage.norm = {norm ? weight.data() : nullptr, nullptr, dim, 1e-3f, false};
         stage.gate = kind, stage.heads = heads;
         std::vector<float> o = o0;
-        ApplyOutputStage(stage, {gate.data(), stride}, rows, o.data());
+        ApplyOutputStage(stage, {gate.data(), stride}, rows, {o.data(), width});
         for (int64_t i = 0; i < rows * width; ++i) {
           double squares = 0, want = o0[i];
           for (int64_t j = i / dim * dim; j < i / dim * dim + dim; ++j)

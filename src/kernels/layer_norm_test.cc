@@ -67,12 +67,31 @@ TEST(LayerNormTest, AddFirstThenNormAlsoInPlace) {
     LayerNorm(p, sum.data(), rows, want.data());
 
     std::vector<float> stream = x;
-    AddLayerNorm(p, delta.data(), rows, stream.data(), y.data());
+    const Terms one{delta.data(), 1, 0};
+    AddLayerNorm(p, one, rows, stream.data(), y.data());
     EXPECT_EQ(stream, sum);
     EXPECT_EQ(y, want);
     std::vector<float> post = x;
-    AddLayerNorm(p, delta.data(), rows, post.data(), post.data());
+    AddLayerNorm(p, one, rows, post.data(), post.data());
     EXPECT_EQ(post, want);
+  });
+}
+
+TEST(LayerNormTest, TermsAreSummedFirst) {
+  OnEveryTarget([] {
+    const int64_t dim = 37, rows = 4, n = dim * rows;
+    const std::vector<float> x = Random(n, 1), terms = Random(3 * n, 2);
+    const std::vector<float> weight = Random(dim, 3), bias = Random(dim, 4);
+    const LayerNormParameters p{weight.data(), bias.data(), dim, 1e-5f};
+    std::vector<float> want(x), y(n), stream(x), norm(n);
+    for (int64_t i = 0; i < n; ++i) want[i] += (terms[i] + terms[n + i]) + terms[2 * n + i];
+    AddTerms({terms.data(), 3, n}, n, stream.data());
+    EXPECT_EQ(stream, want);
+    stream = x;
+    AddLayerNorm(p, {terms.data(), 3, n}, rows, stream.data(), y.data());
+    LayerNorm(p, want.data(), rows, norm.data());
+    EXPECT_EQ(stream, want);
+    EXPECT_EQ(y, norm);
   });
 }
 

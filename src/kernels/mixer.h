@@ -90,6 +90,12 @@ struct MixerDims {
   int64_t B = 0, T = 0, S = 0, H = 0, HV = 0, K = 0, F = 0, V = 0, N = 0;
 };
 
+// A thread's share of a step: key heads [begin, end), and all value or query heads that go with them.
+struct HeadShare {
+  int64_t begin = 0, end = 0;
+  bool whole() const { return end == 0; }
+};
+
 // One token of each of n sequences against the state block that it owns. `length` counts tokens before this one.
 struct StepInputs {
   Array q, k, v;               // [n,H,K], [n,HK,K], [n,HV,V]  F32
@@ -99,6 +105,8 @@ struct StepInputs {
   const int64_t* length;       // [n]
   int64_t capacity = 0;        // tokens that a block has room for (cache mixers)
   MixerOptions options;
+  // Not whole: inputs have passed CheckStep, and the call starts no threads. Mixer::shares_steps only.
+  HeadShare share;
 };
 
 // Error bounds of the fast functions in float32, as max|x - ref| / max|ref|, with their reason.
@@ -139,6 +147,7 @@ struct Mixer {
   // copied, saved and forked. slots: capacity, or no more than sinks + window.
   int64_t (*state_floats)(const MixerDims&, const MixerOptions&, int64_t capacity) = nullptr;
   void (*step)(const StepInputs&) = nullptr;  // never allocates; state mixers: F <= 8192
+  bool shares_steps = false;  // several threads may step one sequence at a time, each its own heads
   // A run of tokens of ONE sequence (B = 1) after the `length` that `state` holds: o as forward would give.
   void (*prefill)(const MixerInputs&, const Array& o, float* state, int64_t length, int64_t capacity) = nullptr;
 

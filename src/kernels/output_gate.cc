@@ -35,16 +35,12 @@ namespace {
 
 HWY_EXPORT(OutputRow);
 
-constexpr int64_t kParallelFloats = 1 << 14;  // below, waking threads costs more than the work
-
 }  // namespace
 
-void ApplyOutputStage(const OutputStage& stage, ConstRows g, int64_t rows, float* o) {
+void ApplyOutputStage(const OutputStage& stage, ConstRows g, int64_t rows, Rows o) {
   if (stage.norm.weight == nullptr && stage.gate == OutputGate::kNone) return;
   const auto run = HWY_DYNAMIC_DISPATCH(OutputRow);
-  const int64_t width = stage.heads * stage.norm.dim;
-#pragma omp parallel for if (rows * width > kParallelFloats)
-  for (int64_t r = 0; r < rows; ++r) run(stage, g.data + r * g.stride, o + r * width);
+  for (int64_t r = 0; r < rows; ++r) run(stage, g.data + r * g.stride, o.data + r * o.stride);
 }
 
 }  // namespace linattn

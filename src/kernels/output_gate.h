@@ -16,8 +16,8 @@ struct OutputStage {
   int64_t heads = 0;
 };
 
-// o [rows, heads*dim], in place: o = RMSNorm(o) * weight, times g sigmoid(g) (swish) or sigmoid(g).
+// The rows of o, [heads*dim], in place: o = RMSNorm(o) * weight, times g sigmoid(g) (swish) or sigmoid(g).
 // Row r of g, [heads*dim], starts at g.data + r * g.stride; unused without a gate. float32.
-void ApplyOutputStage(const OutputStage& stage, ConstRows g, int64_t rows, float* o);
+void ApplyOutputStage(const OutputStage& stage, ConstRows g, int64_t rows, Rows o);
 
 }  // namespace linattn

@@ -59,6 +59,7 @@ constexpr Mixer PatternMixer(const CacheMixerTraits& traits) {
                  PatternStepHead(pattern, step, n, h);
                }});
   };
+  m.shares_steps = true;
   m.prefill = [](const MixerInputs& in, const Array& o, float* state, int64_t length,
                  int64_t capacity) {
     PatternPrefill(mixer, pattern, in, o, state, length, capacity);

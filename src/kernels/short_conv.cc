@@ -218,6 +218,14 @@ void ShortConvForward(const ShortConv& c, const Array& x, float* const* history,
   }
 }
 
+void ShortConvStep(const ShortConv& c, const Array& x, float* const* history, int64_t begin,
+                   int64_t end) {
+  const auto run = HWY_DYNAMIC_DISPATCH(ConvForward);
+  for (int64_t b = 0; b < x.shape[0]; ++b)
+    for (int64_t k = begin; k < end; k += kTile)
+      run(c, x, history[b], x, {b, k, std::min(kTile, end - k)});
+}
+
 void ShortConvBackward(const ShortConv& c, const ShortConvGradients& g) {
   CheckConv(c);
   CheckArray(c, "x", g.x, g.x), CheckArray(c, "d_y", g.d_y, g.x), CheckArray(c, "d_x", g.d_x, g.x);

@@ -22,6 +22,10 @@ struct ShortConv {
 // nor on the thread count, bit for bit. Does not allocate.
 void ShortConvForward(const ShortConv& conv, const Array& x, float* const* history, const Array& y);
 
+// One token a row, in place: channels [begin, end) of y = x, [B,1,channels] F32. Starts no threads.
+void ShortConvStep(const ShortConv& conv, const Array& x, float* const* history, int64_t begin,
+                   int64_t end);
+
 // Gradients of ShortConvForward without history, from its input: d_x (may be d_y) in their dtype,
 // d_weight [W, channels] float32. Same for any thread count.
 struct ShortConvGradients {

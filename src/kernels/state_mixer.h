@@ -71,6 +71,7 @@ constexpr Mixer StateMixer(const StateMixerTraits& traits) {
       .state_floats = [](const MixerDims& dims, const MixerOptions&,
                          int64_t) { return StateFloats(mixer, dims); },
       .step = [](const StepInputs& in) { StateStep(mixer, in); },
+      .shares_steps = true,
       .prefill = [](const MixerInputs& in, const Array& o, float* state, int64_t,
                     int64_t) { StatePrefill(mixer, in, o, state); },
       .flops = [](const MixerDims& dims, bool) { return StateFlops(mixer, dims); },

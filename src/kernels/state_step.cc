@@ -1,5 +1,8 @@
 #include "kernels/state_step.h"
 
+#include <algorithm>
+#include <cmath>
+
 #include "base/error.h"
 #include "kernels/normaliser.h"
 #include "kernels/state_mixer.h"
@@ -27,6 +30,15 @@ struct StepHead {
   float *S, *z, *o;
   float scale, eps;
   bool normalise;
+};
+
+// A run of value heads of one sequence: the first, how far apart they are, and how many of them
+// share a key head.
+struct StepRun {
+  StepHead head;
+  const float* beta;  // of the first; null: 1
+  int64_t heads, group;
+  int64_t v_stride, g_stride, beta_stride, o_stride;
 };
 
 }  // namespace linattn
@@ -138,47 +150,60 @@ void StepColumns(const StepHead& step, float factor) {
         [tail](FloatVector v, float* p) HWY_ATTR { StorePartial(v, p, tail); });
 }
 
-// z = a z + K.
+// z = a z + K; returns Q . z.
 template <class P>
-HWY_INLINE void StepNormaliser(const StepHead& step) {
+HWY_INLINE float StepNormaliser(const StepHead& step) {
+  FloatVector sum = hn::Zero(FloatTag());
   ForEachVector(step.F, [&](auto load, auto store, int64_t i) HWY_ATTR {
     FloatVector z = load(step.z + i);
     if constexpr (P::kDecay == Decay::kScalar) z = hn::Mul(z, hn::Set(FloatTag(), step.a[0]));
     if constexpr (P::kDecay == Decay::kPerChannel) z = hn::Mul(z, load(step.a + i));
-    store(hn::Add(z, load(step.K + i)), step.z + i);
+    z = hn::Add(z, load(step.K + i));
+    store(z, step.z + i);
+    sum = hn::MulAdd(load(step.Q + i), z, sum);
   });
+  return hn::GetLane(hn::SumOfLanes(FloatTag(), sum));
 }
 
 template <class P>
-void StepWith(const StepHead& step) {
-  if constexpr (P::kDecay != Decay::kNone)
-    ForEachVector(P::kDecay == Decay::kScalar ? 1 : step.F,
-                  [&](auto load, auto store, int64_t i)
-                      HWY_ATTR { store(ExpOrNaN(load(step.g + i)), step.a + i); });
+HWY_INLINE void StepOne(const StepHead& step) {
+  if constexpr (P::kDecay == Decay::kScalar) step.a[0] = std::exp(step.g[0]);
+  if constexpr (P::kDecay == Decay::kPerChannel)
+    ForEachVector(step.F, [&](auto load, auto store, int64_t i)
+                              HWY_ATTR { store(ExpOrNaN(load(step.g + i)), step.a + i); });
   float factor = step.scale;
-  if (step.normalise) {
-    StepNormaliser<P>(step);
-    factor *= InverseNormaliser(step.scale * Dot(step.Q, step.z, step.F) + step.eps);
-  }
+  if (step.normalise) factor *= InverseNormaliser(step.scale * StepNormaliser<P>(step) + step.eps);
   StepColumns<P>(step, factor);
 }
 
-template <Decay decay>
-void StepWithDecay(Write write, const StepHead& step) {
-  if (write == Write::kAdd)
-    StepWith<StepPolicy<decay, Write::kAdd>>(step);
-  else
-    StepWith<StepPolicy<decay, Write::kDelta>>(step);
+template <class P>
+void StepWith(const StepRun& run) {
+  StepHead step = run.head;
+  for (int64_t j = 0; j < run.heads; ++j) {
+    if (run.beta) step.beta = run.beta[j * run.beta_stride];
+    StepOne<P>(step);
+    step.v += run.v_stride, step.g += run.g_stride, step.o += run.o_stride;
+    step.S += step.F * step.V, step.z += step.F;
+    if ((j + 1) % run.group == 0) step.Q += step.F, step.K += step.F;
+  }
 }
 
-void StepValueHead(Decay decay, Write write, const StepHead& step) {
+template <Decay decay>
+void StepWithDecay(Write write, const StepRun& run) {
+  if (write == Write::kAdd)
+    StepWith<StepPolicy<decay, Write::kAdd>>(run);
+  else
+    StepWith<StepPolicy<decay, Write::kDelta>>(run);
+}
+
+void StepValueHeads(Decay decay, Write write, const StepRun& run) {
   switch (decay) {
     case Decay::kNone:
-      return StepWithDecay<Decay::kNone>(write, step);
+      return StepWithDecay<Decay::kNone>(write, run);
     case Decay::kScalar:
-      return StepWithDecay<Decay::kScalar>(write, step);
+      return StepWithDecay<Decay::kScalar>(write, run);
     case Decay::kPerChannel:
-      return StepWithDecay<Decay::kPerChannel>(write, step);
+      return StepWithDecay<Decay::kPerChannel>(write, run);
   }
 }
 
@@ -190,48 +215,83 @@ HWY_AFTER_NAMESPACE();
 namespace linattn {
 namespace {
 
-HWY_EXPORT(StepValueHead);
+HWY_EXPORT(StepValueHeads);
 
-// One token of key head h of sequence i, for all its value heads.
-void StepKeyHead(const Mixer& mixer, const StepInputs& in, int64_t i, int64_t h) {
+// phi of the heads [h, h + count) of sequence i of x [n,H,K] -> y [count,F].
+void MapHeads(const FeatureMap& phi, const Array& x, int64_t i, int64_t h, int64_t count, int64_t F,
+              float* y) {
+  const int64_t K = x.shape[2];
+  if (x.stride[1] == K) return phi.Forward(x.At<float>(i, h), count, K, y);
+  for (int64_t j = 0; j < count; ++j) phi.Forward(x.At<float>(i, h + j), 1, K, y + j * F);
+}
+
+// What is the same for all heads and sequences of a step.
+struct StepCall {
+  StepCall(const Mixer& mixer, const StepInputs& in)
+      : mixer(mixer), in(in), phi(QueryMap(mixer, in.options)), key_phi(KeyMap(mixer, in.options)) {
+    F = phi.Features(in.q.shape[2]);
+    scale = static_cast<float>(ScaleOf(mixer, in.options, in.q.shape[2]));
+  }
+  StepRun RunFor(int64_t i, int64_t j) const;
+  void Heads(int64_t i, int64_t begin, int64_t end) const;
+
+  const Mixer& mixer;
+  const StepInputs& in;
+  const FeatureMap &phi, &key_phi;
+  int64_t F;
+  float scale;
+};
+
+// Of the value heads of sequence i from j on; Q, K, a and the number of heads are left open.
+StepRun StepCall::RunFor(int64_t i, int64_t j) const {
+  const int64_t HV = in.v.shape[1], V = in.v.shape[2];
+  StepRun run{};
+  run.head.F = F, run.head.V = V, run.head.beta = 1;
+  run.head.v = in.v.At<float>(i, j), run.head.o = in.o.At<float>(i, j);
+  run.v_stride = in.v.stride[1], run.o_stride = in.o.stride[1];
+  if (in.g.present()) run.head.g = in.g.At<float>(i, j), run.g_stride = in.g.stride[1];
+  if (in.beta.present()) run.beta = in.beta.At<float>(i, j), run.beta_stride = in.beta.stride[1];
+  run.head.S = in.state[i] + j * F * V;
+  run.head.z = in.state[i] + HV * F * V + j * F;
+  run.head.scale = scale, run.head.eps = static_cast<float>(in.options.eps);
+  run.head.normalise = mixer.normalised && in.options.normalise;
+  run.group = HV / in.q.shape[1];
+  return run;
+}
+
+// One token of the key heads [begin, end) of sequence i, for all their value heads.
+void StepCall::Heads(int64_t i, int64_t begin, int64_t end) const {
   alignas(64) float Q[kStepFeatures], K[kStepFeatures], a[kStepFeatures];
-  const FeatureMap &phi = QueryMap(mixer, in.options), &key_phi = KeyMap(mixer, in.options);
-  const int64_t channels = in.q.shape[2], F = phi.Features(channels);
-  const int64_t HV = in.v.shape[1], V = in.v.shape[2], group = HV / in.q.shape[1];
-  phi.Forward(in.q.At<float>(i, h), 1, channels, Q);
-  key_phi.Forward(in.k.At<float>(i, h), 1, channels, K);
-  for (int64_t j = h * group; j < (h + 1) * group; ++j) {
-    const StepHead step{.F = F,
-                        .V = V,
-                        .Q = Q,
-                        .K = K,
-                        .v = in.v.At<float>(i, j),
-                        .g = in.g.present() ? in.g.At<float>(i, j) : nullptr,
-                        .a = a,
-                        .beta = in.beta.present() ? *in.beta.At<float>(i, j) : 1.0f,
-                        .S = in.state[i] + j * F * V,
-                        .z = in.state[i] + HV * F * V + j * F,
-                        .o = in.o.At<float>(i, j),
-                        .scale = static_cast<float>(ScaleOf(mixer, in.options, channels)),
-                        .eps = static_cast<float>(in.options.eps),
-                        .normalise = mixer.normalised && in.options.normalise};
-    HWY_DYNAMIC_DISPATCH(StepValueHead)(mixer.decay, mixer.write, step);
+  const int64_t most = kStepFeatures / F, group = in.v.shape[1] / in.q.shape[1];
+  for (int64_t h = begin; h < end; h += most) {
+    const int64_t count = std::min(most, end - h);
+    MapHeads(phi, in.q, i, h, count, F, Q);
+    MapHeads(key_phi, in.k, i, h, count, F, K);
+    StepRun run = RunFor(i, h * group);
+    run.head.Q = Q, run.head.K = K, run.head.a = a;
+    run.heads = count * group;
+    HWY_DYNAMIC_DISPATCH(StepValueHeads)(mixer.decay, mixer.write, run);
   }
 }
 
 }  // namespace
 
 void StateStep(const Mixer& mixer, const StepInputs& in) {
-  CheckStep(mixer, in);
+  if (in.share.whole()) CheckStep(mixer, in);
+  const StepCall call(mixer, in);
   const int64_t n = in.q.shape[0], H = in.q.shape[1];
-  const int64_t F = QueryMap(mixer, in.options).Features(in.q.shape[2]);
-  Check(F <= kStepFeatures, mixer.name, "step must have at most {} features, but has {}",
-        kStepFeatures, F);
+  if (!in.share.whole()) {
+    for (int64_t i = 0; i < n; ++i) call.Heads(i, in.share.begin, in.share.end);
+    return;
+  }
+  Check(call.F <= kStepFeatures, mixer.name, "step must have at most {} features, but has {}",
+        kStepFeatures, call.F);
   // Below this many floats of state, waking the threads costs more than they save.
   constexpr int64_t kParallelFloats = 1 << 16;
-#pragma omp parallel for collapse(2) if (n * in.v.shape[1] * in.v.shape[2] * F > kParallelFloats)
+#pragma omp parallel for collapse(2) if (n * in.v.shape[1] * in.v.shape[2] * call.F > \
+                                         kParallelFloats)
   for (int64_t i = 0; i < n; ++i)
-    for (int64_t h = 0; h < H; ++h) StepKeyHead(mixer, in, i, h);
+    for (int64_t h = 0; h < H; ++h) call.Heads(i, h, h + 1);
 }
 
 }  // namespace linattn

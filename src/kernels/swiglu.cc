@@ -16,10 +16,10 @@ namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 template <class X>
-HWY_INLINE void Forward(const X* x, int64_t m, X* y) {
+HWY_INLINE void Forward(const X* a, const X* b, int64_t m, X* y) {
   for (int64_t i = 0; i < m; i += kLanes) {
     const int64_t n = m - i;
-    StoreRow(hn::Mul(Silu(LoadRow(x + i, n)), LoadRow(x + m + i, n)), y + i, n);
+    StoreRow(hn::Mul(Silu(LoadRow(a + i, n)), LoadRow(b + i, n)), y + i, n);
   }
 }
 
@@ -36,9 +36,13 @@ HWY_INLINE void Backward(const X* x, const X* d_y, int64_t m, X* d_x) {
 
 void ForwardRow(const Array& x, const Array& y, int64_t row) {
   const int64_t m = y.shape[1];
-  x.dtype == DType::kBF16 ? Forward(x.At<BF16>(row), m, y.At<BF16>(row))
-                          : Forward(x.At<float>(row), m, y.At<float>(row));
+  if (x.dtype == DType::kBF16)
+    Forward(x.At<BF16>(row), x.At<BF16>(row, m), m, y.At<BF16>(row));
+  else
+    Forward(x.At<float>(row), x.At<float>(row, m), m, y.At<float>(row));
 }
+
+void ForwardFloats(const float* a, const float* b, int64_t n, float* y) { Forward(a, b, n, y); }
 
 void BackwardRow(const Array& x, const Array& d_y, const Array& d_x, int64_t row) {
   const int64_t m = d_y.shape[1];
@@ -55,6 +59,7 @@ namespace linattn {
 namespace {
 
 HWY_EXPORT(ForwardRow);
+HWY_EXPORT(ForwardFloats);
 HWY_EXPORT(BackwardRow);
 
 constexpr int64_t kParallelFloats = 1 << 15;  // below, waking threads costs more than the work
@@ -77,6 +82,10 @@ void SwiGluForward(const Array& x, const Array& y) {
   const auto run = HWY_DYNAMIC_DISPATCH(ForwardRow);
 #pragma omp parallel for if (x.size() > kParallelFloats)
   for (int64_t r = 0; r < x.shape[0]; ++r) run(x, y, r);
+}
+
+void SwiGluRow(const float* a, const float* b, int64_t n, float* y) {
+  HWY_DYNAMIC_DISPATCH(ForwardFloats)(a, b, n, y);
 }
 
 void SwiGluBackward(const Array& x, const Array& d_y, const Array& d_x) {

@@ -11,4 +11,7 @@ namespace linattn {
 void SwiGluForward(const Array& x, const Array& y);
 void SwiGluBackward(const Array& x, const Array& d_y, const Array& d_x);
 
+// The same of one row of n: y = silu(a) b; y may be a.
+void SwiGluRow(const float* a, const float* b, int64_t n, float* y);
+
 }  // namespace linattn

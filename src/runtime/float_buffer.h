@@ -1,11 +1,10 @@
 #pragma once
 
 #include <cstdint>
-#include <cstdlib>
 #include <memory>
-#include <utility>
 
 #include "base/error.h"
+#include "base/huge_pages.h"
 
 namespace linattn {
 
@@ -17,16 +16,13 @@ class FloatBuffer {
   explicit FloatBuffer(int64_t size) : size_(size) {
     Check(size >= 0 && size < (int64_t{1} << 56), "runtime", "a buffer of {} floats is impossible",
           size);
-    const size_t bytes = static_cast<size_t>(size) * sizeof(float) + kAlignment;
-    memory_.reset(std::calloc(bytes, 1));
+    const size_t bytes = static_cast<size_t>(size) * sizeof(float);
+    memory_.reset(static_cast<float*>(AllocateOnHugePages(bytes)));
     Check(memory_ != nullptr, "runtime", "not enough memory for {} bytes", bytes);
-    void* start = memory_.get();
-    size_t space = bytes;
-    data_ = static_cast<float*>(std::align(kAlignment, bytes - kAlignment, start, space));
   }
 
-  float* data() { return data_; }
-  const float* data() const { return data_; }
+  float* data() { return memory_.get(); }
+  const float* data() const { return memory_.get(); }
   int64_t size() const { return size_; }
   // Grows to at least `size` floats; contents are lost if it does.
   void Reserve(int64_t size) {
@@ -34,12 +30,10 @@ class FloatBuffer {
   }
 
  private:
-  static constexpr size_t kAlignment = 64;
   struct Free {
-    void operator()(void* p) const { std::free(p); }
+    void operator()(float* p) const { FreeOnHugePages(p); }
   };
-  std::unique_ptr<void, Free> memory_;
-  float* data_ = nullptr;
+  std::unique_ptr<float, Free> memory_;
   int64_t size_ = 0;
 };
 

@@ -15,15 +15,13 @@ std::span<const float> FullPass::Run(std::span<const int32_t> tokens, int64_t B,
                                      Positions positions) {
   const int64_t T = Length(static_cast<int64_t>(tokens.size()), B);
   for (int64_t b = 0; b < B; ++b) model_.CheckTokens(tokens.subspan(b * T, T), 0);
-  return Layers(B, T, positions, [&](const PackedModel::TokenRows& rows) {
-    model_.Embed(tokens, rows, workspace_);
-  });
+  return Layers(B, T, positions, [&](const LayerRows& rows) { model_.Embed(tokens, rows); });
 }
 
 std::span<const float> FullPass::RunFrames(std::span<const float> frames, int64_t B,
                                            Positions positions) {
   const int64_t T = Length(model_.CheckFrames(frames), B);
-  return Layers(B, T, positions, [&](const PackedModel::TokenRows& rows) {
+  return Layers(B, T, positions, [&](const LayerRows& rows) {
     model_.EmbedFrames(frames.data(), rows, workspace_);
   });
 }
@@ -45,13 +43,15 @@ std::span<const float> FullPass::Layers(int64_t B, int64_t T, Positions position
   std::vector<int64_t> place(rows);
   for (int64_t i = 0; i < rows; ++i) place[i] = i % T;
   if (workspace_.rows < rows) workspace_ = Workspace(c, rows);
-  const PackedModel::TokenRows here{0, B, T, place.data()};
+
+  LayerRows here = model_.RowsOf(workspace_, 0, B, T);
+  here.places = place.data();
   embed(here);
   bool turned = false;
   for (int64_t layer = 0; layer < c.layers(); ++layer) {
     const bool reversed = model_.layer(layer).plan().reversed;
     if (std::exchange(turned, reversed) != reversed) Turn(B, T);
-    Mix(layer, model_.Before(layer, here, nullptr, workspace_));
+    Mix(layer, model_.Before(layer, here, workspace_));
     model_.After(layer, here, workspace_);
   }
   if (turned) Turn(B, T);
@@ -63,7 +63,8 @@ std::span<const float> FullPass::Layers(int64_t B, int64_t T, Positions position
     }
   }
   outputs_.Reserve(wanted * c.outputs());
-  model_.Head(workspace_, 0, wanted, outputs_.data());
+  here.T = wanted / B;
+  model_.Head(here, workspace_, outputs_.data());
   return {outputs_.data(), static_cast<size_t>(wanted * c.outputs())};
 }
 

@@ -18,7 +18,7 @@ const std::vector<float>& Find(const ModelTensors& tensors, const std::string& n
 // Projections of one input, stacked as one matrix [sum of their outs, in]. A bias that a projection
 // does not have is zero beside those of others.
 PackedMatrix PackLinear(const ModelTensors& tensors, const std::vector<std::string>& names,
-                        int64_t in) {
+                        int64_t in, WeightType type = WeightType::kFloat32) {
   std::vector<float> weight, bias;
   bool any_bias = false;
   for (const std::string& name : names) {
@@ -31,7 +31,27 @@ PackedMatrix PackLinear(const ModelTensors& tensors, const std::vector<std::stri
     bias.resize(weight.size() / in);
   }
   return PackedMatrix::Pack(weight.data(), any_bias ? bias.data() : nullptr,
-                            static_cast<int64_t>(bias.size()), in);
+                            static_cast<int64_t>(bias.size()), in, type);
+}
+
+// A projection [out,in] cut along its inputs, `channels` of them to each of split's; the bias is
+// the first term's.
+std::vector<PackedMatrix> PackTerms(const ModelTensors& tensors, const std::string& name,
+                                    const TermSplit& split, int64_t channels, WeightType type) {
+  const std::vector<float>& weight = Find(tensors, name + ".weight");
+  const auto bias = tensors.find(name + ".bias");
+  const int64_t in = split.size * channels, out = static_cast<int64_t>(weight.size()) / in;
+  std::vector<PackedMatrix> terms;
+  for (int64_t t = 0; t < split.count(); ++t) {
+    const int64_t begin = split.begin(t) * channels, end = split.begin(t + 1) * channels;
+    std::vector<float> part;
+    for (int64_t o = 0; o < out; ++o)
+      part.insert(part.end(), weight.begin() + o * in + begin, weight.begin() + o * in + end);
+    const bool first = t == 0 && bias != tensors.end();
+    terms.push_back(PackedMatrix::Pack(part.data(), first ? bias->second.data() : nullptr, out,
+                                       end - begin, type));
+  }
+  return terms;
 }
 
 }  // namespace
@@ -44,6 +64,11 @@ PackedNorm PackNorm(const ModelConfig& c, const ModelTensors& tensors, const std
   PackedNorm norm{Find(tensors, name + ".weight"), {}, static_cast<float>(c.norm_eps)};
   if (c.block == "classic") norm.bias = Find(tensors, name + ".bias");
   return norm;
+}
+
+TermSplit::TermSplit(int64_t size, int64_t multiple) : size(size) {
+  each = (size + kTerms - 1) / kTerms;
+  each = (each + multiple - 1) / multiple * multiple;
 }
 
 RowLayout::RowLayout(const LayerPlan& p) {
@@ -71,12 +96,14 @@ int64_t PackedLayer::MlpWidth(const ModelConfig& c) {
   return c.block == "modern" ? 2 * c.mlp_dim : c.mlp_dim;
 }
 
-PackedLayer::PackedLayer(const ModelConfig& c, const ModelTensors& tensors, int64_t layer)
+PackedLayer::PackedLayer(const ModelConfig& c, const ModelTensors& tensors, int64_t layer,
+                         WeightType type)
     : plan_(PlanLayer(c, layer)),
       layout_(plan_),
       options_(OptionsOf(c, layer)),
       dim_(c.dim),
       mlp_dim_(c.mlp_dim),
+      key_heads_(plan_.key_heads()),
       pre_norm_(c.pre_norm),
       swiglu_(c.block == "modern"),
       gelu_(c.activation == "gelu"),
@@ -87,9 +114,11 @@ PackedLayer::PackedLayer(const ModelConfig& c, const ModelTensors& tensors, int6
   mlp_norm_ = PackNorm(c, tensors, at + "mlp_norm");
   std::vector<std::string> up = {at + "mlp.up_proj"};
   if (swiglu_) up.insert(up.begin(), at + "mlp.gate_proj");
-  up_ = PackLinear(tensors, up, dim_);
-  down_ = PackLinear(tensors, {at + "mlp.down_proj"}, mlp_dim_);
-  PackAttention(tensors, attn);
+  up_ = PackLinear(tensors, up, dim_, type);
+  constexpr int64_t kUnits = 64;  // a multiple of panels, and of what a cache line of int8 holds
+  units_ = TermSplit(mlp_dim_, kUnits);
+  down_ = PackTerms(tensors, at + "mlp.down_proj", units_, 1, type);
+  PackAttention(tensors, attn, type);
   PackGates(tensors, attn);
   if (plan_.conv_size > 0) PackConvolution(tensors, attn);
   if (plan_.rope_theta > 0)
@@ -102,7 +131,8 @@ PackedLayer::PackedLayer(const ModelConfig& c, const ModelTensors& tensors, int6
   output_.norm.weight = plan_.output_norm ? o_norm_.data() : nullptr;
 }
 
-void PackedLayer::PackAttention(const ModelTensors& tensors, const std::string& attn) {
+void PackedLayer::PackAttention(const ModelTensors& tensors, const std::string& attn,
+                                WeightType type) {
   const LayerPlan& p = plan_;
   std::vector<std::string> in = {attn + "q_proj"};
   if (p.key_channels() > 0) in.push_back(attn + "k_proj");
@@ -115,8 +145,11 @@ void PackedLayer::PackAttention(const ModelTensors& tensors, const std::string& 
   if (p.beta()) in.push_back(attn + "b_proj");
   if (p.output_gate != OutputGate::kNone)
     in.push_back(attn + (p.gate_rank > 0 ? "g_proj.0" : "g_proj"));
-  in_ = PackLinear(tensors, in, dim_);
-  out_ = PackLinear(tensors, {attn + "o_proj"}, p.output_channels());
+  in_ = PackLinear(tensors, in, dim_, type);
+  // A mixer that steps all heads at once keeps them in one term.
+  heads_ = TermSplit(key_heads_, p.mixer->shares_steps ? 1 : key_heads_);
+  out_ = PackTerms(tensors, attn + "o_proj", heads_, p.output_channels() / key_heads_, type);
+  PlanSections();
   if (p.map_dim > 0) {
     map_q_ = PackLinear(tensors, {attn + "feature_map_q"}, p.head_dim);
     map_k_ = PackLinear(tensors, {attn + "feature_map_k"}, p.head_dim);
@@ -155,53 +188,160 @@ void PackedLayer::PackConvolution(const ModelTensors& tensors, const std::string
   }
 }
 
-PackedLayer::Views PackedLayer::Before(const LayerRows& r) const {
+// In RowLayout's order.
+void PackedLayer::PlanSections() {
+  const LayerPlan& p = plan_;
+  const auto add = [this](int64_t begin, int64_t width, bool shared = false) {
+    sections_.push_back({begin, width, shared});
+  };
+  add(0, p.query_channels());  // layout_.q and k are behind the learned maps, where there are any
+  if (p.key_channels() > 0) add(p.query_channels(), p.key_channels());
+  add(layout_.v, p.value_channels());
+  if (p.decay_gate == DecayGate::kLogSigmoid || p.decay_gate == DecayGate::kSoftplus)
+    add(layout_.decay_in, p.decay_rank > 0 ? p.decay_rank : p.decay_channels(), p.decay_rank > 0);
+  if (p.beta()) add(layout_.beta, p.value_heads);
+  if (p.output_gate != OutputGate::kNone)
+    add(layout_.gate_in, p.gate_rank > 0 ? p.gate_rank : p.output_channels(), p.gate_rank > 0);
+}
+
+LayerRows PackedLayer::Part(const LayerRows& r, int64_t begin, int64_t end) const {
+  LayerRows part = r;
+  part.B = 1, part.T = end - begin;
+  part.places += begin;
+  for (float** at : {&part.x, &part.y, &part.attention, &part.mlp}) *at += begin * dim_;
+  part.row += begin * layout_.width;
+  part.o += begin * plan_.output_channels();
+  part.up += begin * (swiglu_ ? 2 * mlp_dim_ : mlp_dim_);
+  return part;
+}
+
+int64_t PackedLayer::products() const {
+  return dim_ * (in_.out() + plan_.output_channels() + up_.out() + mlp_dim_);
+}
+
+HeadShare PackedLayer::Heads(const LayerShare& share) const {
+  return {heads_.begin(share.begin), heads_.begin(share.end)};
+}
+
+namespace {
+
+// Adds up ranges of a matrix's outputs, in rising order, and multiplies whole panels of them: those
+// that two ranges share once.
+class PanelRanges {
+ public:
+  PanelRanges(const PreparedRows& x, const PackedMatrix& w, Rows y) : x_(x), w_(w), y_(y) {}
+  ~PanelRanges() { Flush(); }
+  void Add(int64_t begin, int64_t end) {
+    if (begin == end) return;
+    constexpr int64_t kPanel = PackedMatrix::kPanel;
+    const int64_t first = std::max(end_, begin / kPanel), last = (end + kPanel - 1) / kPanel;
+    if (first > end_) Flush(), begin_ = first;
+    end_ = std::max(end_, last);
+  }
+
+ private:
+  void Flush() {
+    if (begin_ < end_) MatMulPanels(x_, w_, {begin_, end_}, y_);
+    begin_ = end_;
+  }
+  const PreparedRows& x_;
+  const PackedMatrix& w_;
+  Rows y_;
+  int64_t begin_ = 0, end_ = 0;
+};
+
+}  // namespace
+
+void PackedLayer::Project(const LayerRows& r, const LayerShare& share) const {
+  const HeadShare heads = Heads(share);
+  if (heads.begin == heads.end) return;
   const float* x = r.x;
   if (pre_norm_) {
     LayerNorm(attn_norm_.Parameters(), x, r.rows(), r.y);
     x = r.y;
   }
-  const int64_t width = layout_.width;
-  MatMul(r.rows(), {x, dim_}, in_, {r.row, width});
-  MakeGates(r);
-  if (plan_.conv_size > 0) {
-    Array qkv = MakeArray(r.row, {r.B, r.T, layout_.convolved});
-    qkv.stride = {r.T * width, width, 1};
-    ShortConvForward({conv_.data(), plan_.conv_size, layout_.convolved}, qkv, r.history, qkv);
+  r.prepared->Prepare(in_.type(), r.rows(), dim_, {x, dim_});
+  {
+    PanelRanges ranges(*r.prepared, in_, {r.row, layout_.width});
+    for (const Section& s : sections_) {
+      const int64_t each = s.width / key_heads_;
+      s.shared ? ranges.Add(s.begin, s.begin + s.width)
+               : ranges.Add(s.begin + heads.begin * each, s.begin + heads.end * each);
+    }
   }
-  if (plan_.map_dim > 0) {
-    MapHeads(r, map_q_, 0, layout_.q, plan_.heads);
-    MapHeads(r, map_k_, plan_.query_channels(), layout_.k, plan_.key_heads());
-  }
-  const Views views = ViewsOf(r);
-  if (rotary_) {
-    const Array places = MakeArray(r.places, {r.B, r.T});
-    rotary_->Forward(views.q, places, views.q);
-    if (plan_.key_channels() > 0) rotary_->Forward(views.k, places, views.k);
-  }
-  return views;
+  MakeGates(r, heads);
 }
 
-void PackedLayer::MakeGates(const LayerRows& r) const {
+void PackedLayer::MakeGates(const LayerRows& r, const HeadShare& heads) const {
   const LayerPlan& p = plan_;
   const RowLayout& at = layout_;
   const auto rows = [&](int64_t offset) { return Rows{r.row + offset, at.width}; };
-  const auto from = [&](int64_t offset) { return ConstRows{r.row + offset, at.width}; };
-  if (p.decay_rank > 0) MatMul(r.rows(), from(at.decay_in), decay_, rows(at.decay));
-  if (p.gate_rank > 0) MatMul(r.rows(), from(at.gate_in), gate_, rows(at.gate));
+  const auto low_rank = [&](int64_t from, const PackedMatrix& w, int64_t to) {
+    const int64_t each = w.out() / key_heads_;
+    r.prepared->Prepare(w.type(), r.rows(), w.in(), {r.row + from, at.width});
+    PanelRanges(*r.prepared, w, rows(to)).Add(heads.begin * each, heads.end * each);
+  };
+  if (p.decay_rank > 0) low_rank(at.decay_in, decay_, at.decay);
+  if (p.gate_rank > 0) low_rank(at.gate_in, gate_, at.gate);
+  const int64_t decays = p.decay_channels() / key_heads_, count = heads.end - heads.begin;
+  const int64_t first = heads.begin * decays;
   if (p.decay_gate == DecayGate::kLogSigmoid)
-    LogSigmoidDecay(rows(at.decay), r.rows(), p.decay_channels(), gate_divisor_);
+    LogSigmoidDecay(rows(at.decay + first), r.rows(), count * decays, gate_divisor_);
   if (p.decay_gate == DecayGate::kSoftplus)
-    SoftplusDecay(rows(at.decay), r.rows(), p.decay_channels(), {rate_.data(), dt_bias_.data()});
-  if (p.beta()) SigmoidGate(rows(at.beta), r.rows(), p.value_heads, beta_factor_);
+    SoftplusDecay(rows(at.decay + first), r.rows(), count * decays,
+                  {rate_.data() + first, dt_bias_.data() + first});
+  const int64_t betas = p.value_heads / key_heads_;
+  if (p.beta())
+    SigmoidGate(rows(at.beta + heads.begin * betas), r.rows(), count * betas, beta_factor_);
+}
+
+void PackedLayer::Convolve(const LayerRows& r) const {
+  if (plan_.conv_size == 0) return;
+  Array qkv = MakeArray(r.row, {r.B, r.T, layout_.convolved});
+  qkv.stride = {r.T * layout_.width, layout_.width, 1};
+  ShortConvForward({conv_.data(), plan_.conv_size, layout_.convolved}, qkv, r.history, qkv);
+}
+
+void PackedLayer::ConvolveToken(const LayerRows& r, const LayerShare& share) const {
+  if (plan_.conv_size == 0) return;
+  const HeadShare heads = Heads(share);
+  Array qkv = MakeArray(r.row, {r.B, 1, layout_.convolved});
+  qkv.stride = {layout_.width, layout_.width, 1};
+  const ShortConv conv{conv_.data(), plan_.conv_size, layout_.convolved};
+  for (const Section& s : sections_) {
+    if (s.begin >= layout_.convolved) break;
+    const int64_t each = s.width / key_heads_;
+    ShortConvStep(conv, qkv, r.history, s.begin + heads.begin * each, s.begin + heads.end * each);
+  }
+}
+
+void PackedLayer::Turn(const LayerRows& r, const LayerShare& share) const {
+  const HeadShare heads = Heads(share);
+  const int64_t group = plan_.heads / key_heads_, count = heads.end - heads.begin;
+  if (count == 0) return;
+  if (plan_.map_dim > 0) {
+    MapHeads(r, map_q_, 0, layout_.q, {heads.begin * group, heads.end * group});
+    MapHeads(r, map_k_, plan_.query_channels(), layout_.k, heads);
+  }
+  if (!rotary_) return;
+  const Array places = MakeArray(r.places, {r.B, r.T});
+  const auto turn = [&](Array a, int64_t first, int64_t n) {
+    a.data = a.At<float>(0, 0, first), a.shape[2] = n;
+    rotary_->Forward(a, places, a);
+  };
+  const Views views = ViewsOf(r);
+  turn(views.q, heads.begin * group, count * group);
+  if (plan_.key_channels() > 0) turn(views.k, heads.begin, count);
 }
 
 // A linear map [map_dim,K] of every head: from the channels at `from` of each row to those at `to`.
 void PackedLayer::MapHeads(const LayerRows& r, const PackedMatrix& map, int64_t from, int64_t to,
-                           int64_t heads) const {
-  for (int64_t h = 0; h < heads; ++h) {
-    MatMul(r.rows(), {r.row + from + h * plan_.head_dim, layout_.width}, map,
-           {r.row + to + h * plan_.map_dim, layout_.width});
+                           const HeadShare& heads) const {
+  for (int64_t h = heads.begin; h < heads.end; ++h) {
+    r.prepared->Prepare(map.type(), r.rows(), map.in(),
+                        {r.row + from + h * plan_.head_dim, layout_.width});
+    MatMulPanels(*r.prepared, map, {0, map.panels()},
+                 {r.row + to + h * plan_.map_dim, layout_.width});
   }
 }
 
@@ -234,33 +374,58 @@ PackedLayer::Views PackedLayer::ViewsOf(const LayerRows& r) const {
   return views;
 }
 
-void PackedLayer::After(const LayerRows& r) const {
-  const int64_t rows = r.rows(), values = plan_.output_channels();
-  ApplyOutputStage(output_, {r.row + layout_.gate, layout_.width}, rows, r.o);
-  MatMul(rows, {r.o, values}, out_, {r.y, dim_});
-  if (pre_norm_) {
-    AddLayerNorm(mlp_norm_.Parameters(), r.y, rows, r.x, r.y);
-    Mlp(r, r.y);
-    AddTo(r.y, rows * dim_, r.x);
-  } else {
-    AddLayerNorm(attn_norm_.Parameters(), r.y, rows, r.x, r.x);
-    Mlp(r, r.x);
-    AddLayerNorm(mlp_norm_.Parameters(), r.y, rows, r.x, r.x);
+void PackedLayer::Out(const LayerRows& r, const LayerShare& share) const {
+  const int64_t width = plan_.output_channels(), each = width / key_heads_;
+  const int64_t terms = std::min(share.end, heads_.count());
+  for (int64_t t = share.begin; t < terms; ++t) {
+    const int64_t begin = heads_.begin(t) * each, end = heads_.begin(t + 1) * each;
+    OutputStage stage = output_;
+    stage.heads = (end - begin) / plan_.value_dim;
+    const Rows o{r.o + begin, width};
+    ApplyOutputStage(stage, {r.row + layout_.gate + begin, layout_.width}, r.rows(), o);
+    r.prepared->Prepare(out_[t].type(), r.rows(), end - begin, {o.data, o.stride});
+    MatMulPanels(*r.prepared, out_[t], {0, out_[t].panels()},
+                 {r.attention + t * r.term_stride, dim_});
   }
 }
 
-// from [rows,dim] -> y
-void PackedLayer::Mlp(const LayerRows& r, const float* from) const {
+void PackedLayer::Mlp(const LayerRows& r, const LayerShare& share) const {
   const int64_t rows = r.rows(), width = swiglu_ ? 2 * mlp_dim_ : mlp_dim_;
-  MatMul(rows, {from, dim_}, up_, {r.up, width});
-  if (swiglu_) {
-    Array first = MakeArray(r.up, {rows, mlp_dim_});
-    first.stride[0] = width;
-    SwiGluForward(MakeArray(r.up, {rows, width}), first);
-  } else {
-    gelu_ ? Gelu(r.up, rows * mlp_dim_, r.up) : Relu(r.up, rows * mlp_dim_, r.up);
+  const Terms attention{r.attention, heads_.count(), r.term_stride};
+  const float* from = pre_norm_ ? r.y : r.x;
+  pre_norm_ ? AddLayerNorm(mlp_norm_.Parameters(), attention, rows, r.x, r.y)
+            : AddLayerNorm(attn_norm_.Parameters(), attention, rows, r.x, r.x);
+  const int64_t begin = units_.begin(share.begin), end = units_.begin(share.end);
+  if (begin == end) return;
+  r.prepared->Prepare(up_.type(), rows, dim_, {from, dim_});
+  {
+    PanelRanges ranges(*r.prepared, up_, {r.up, width});
+    ranges.Add(begin, end);
+    if (swiglu_) ranges.Add(mlp_dim_ + begin, mlp_dim_ + end);
   }
-  MatMul(rows, {r.up, width}, down_, {r.y, dim_});
+  Activate(r, begin, end);
+  for (int64_t t = share.begin; t < std::min(share.end, units_.count()); ++t) {
+    const int64_t first = units_.begin(t);
+    r.prepared->Prepare(down_[t].type(), rows, down_[t].in(), {r.up + first, width});
+    MatMulPanels(*r.prepared, down_[t], {0, down_[t].panels()}, {r.mlp + t * r.term_stride, dim_});
+  }
+}
+
+void PackedLayer::Activate(const LayerRows& r, int64_t begin, int64_t end) const {
+  const int64_t width = swiglu_ ? 2 * mlp_dim_ : mlp_dim_, n = end - begin;
+  for (int64_t i = 0; i < r.rows(); ++i) {
+    float* up = r.up + i * width + begin;
+    if (swiglu_)
+      SwiGluRow(up, up + mlp_dim_, n, up);
+    else
+      gelu_ ? Gelu(up, n, up) : Relu(up, n, up);
+  }
+}
+
+void PackedLayer::Finish(const LayerRows& r) const {
+  const Terms mlp{r.mlp, units_.count(), r.term_stride};
+  pre_norm_ ? AddTerms(mlp, r.rows() * dim_, r.x)
+            : AddLayerNorm(mlp_norm_.Parameters(), mlp, r.rows(), r.x, r.x);
 }
 
 MixerInputs InputsOf(const PackedLayer::Views& views, const MixerOptions& options) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -41,61 +42,106 @@ struct RowLayout {
   int64_t width = 0;                      // of the row
 };
 
-// `rows` = B*T tokens of B sequences on their way through a layer.
+// The output projection and the MLP's second matrix are sums over heads and over hidden units that
+// are taken in up to kTerms terms, each a matrix of its own: as many threads can share a token with
+// two meetings a layer. Which terms there are depends on the layer alone, and so does the result.
+constexpr int64_t kTerms = 2;
+
+// How heads or hidden units are dealt out to terms: `each` to a term, the last may have fewer.
+struct TermSplit {
+  TermSplit() = default;
+  TermSplit(int64_t size, int64_t multiple);
+  int64_t begin(int64_t term) const { return std::min(size, term * each); }
+  int64_t count() const { return (size + each - 1) / each; }
+
+  int64_t size = 0, each = 1;
+};
+
+// The terms [begin, end) that a thread computes, and what they need of the layer.
+struct LayerShare {
+  int64_t begin = 0, end = kTerms;
+};
+
+// `rows` = B*T tokens of B sequences on their way through a layer, and room for what a thread makes
+// of them.
 struct LayerRows {
   int64_t B = 0, T = 0;
-  const int64_t* places = nullptr;  // [B*T] of each token in its sequence
-  float* const* history = nullptr;  // [B] of the convolution; null: sequences begin here
-  float* x = nullptr;               // [rows,dim] residual stream
-  float* y = nullptr;               // [rows,dim] scratch
-  float* row = nullptr;             // [rows,layout().width]
-  float* o = nullptr;               // [rows,output channels] what the mixer writes
-  float* up = nullptr;              // [rows,mlp_width()]
+  const int64_t* places = nullptr;             // [B*T] of each token in its sequence
+  float* const* history = nullptr;             // [B] of the convolution; null: sequences begin here
+  float* x = nullptr;                          // [rows,dim] residual stream
+  float* y = nullptr;                          // [rows,dim] scratch
+  float* row = nullptr;                        // [rows,layout().width]
+  float* o = nullptr;                          // [rows,output channels] what the mixer writes
+  float* up = nullptr;                         // [rows,mlp_width()]
+  float *attention = nullptr, *mlp = nullptr;  // terms [kTerms][rows,dim], term_stride apart
+  int64_t term_stride = 0;
+  PreparedRows* prepared = nullptr;
   int64_t rows() const { return B * T; }
 };
 
-// One layer's weights in the order in which the kernels read them, and its two halves: what comes
-// before the mixer and what comes after it. Immutable.
+// One layer's weights in the order in which the kernels read them, and what a layer does, cut where
+// a mixer or a meeting of threads comes between. No function starts threads. Immutable.
 class PackedLayer {
  public:
-  PackedLayer(const ModelConfig& config, const ModelTensors& tensors, int64_t layer);
+  PackedLayer(const ModelConfig& config, const ModelTensors& tensors, int64_t layer,
+              WeightType type);
 
   const LayerPlan& plan() const { return plan_; }
   const RowLayout& layout() const { return layout_; }
   const MixerOptions& options() const { return options_; }
+  LayerRows Part(const LayerRows& r, int64_t begin, int64_t end) const;  // those rows, as B = 1
+  int64_t products() const;                        // of weights and activations a token
+  HeadShare Heads(const LayerShare& share) const;  // the mixer's; may be empty
+
+  void Project(const LayerRows& r, const LayerShare& share) const;  // x -> row, gates
+  // What needs the tokens before: of whole sequences, or (T = 1) a share of one token of each.
+  void Convolve(const LayerRows& r) const;
+  void ConvolveToken(const LayerRows& r, const LayerShare& share) const;
+  void Turn(const LayerRows& r, const LayerShare& share) const;  // learned maps, rotary positions
+  void Out(const LayerRows& r, const LayerShare& share) const;   // o -> attention
+  void Mlp(const LayerRows& r, const LayerShare& share) const;   // x + attention -> mlp
+  void Finish(const LayerRows& r) const;                         // x + mlp -> x
 
   struct Views {
     Array q, k, v, g, beta, o;  // [B,T,heads,channels]; g, beta absent or [B,T,HV(,K)]
   };
-  Views Before(const LayerRows& r) const;  // x -> row; what the mixer reads and writes
-  void After(const LayerRows& r) const;    // o -> x
+  Views ViewsOf(const LayerRows& r) const;
 
   static int64_t MlpWidth(const ModelConfig& config);  // floats of `up` a token
 
  private:
-  void PackAttention(const ModelTensors& tensors, const std::string& attn);
+  void PackAttention(const ModelTensors& tensors, const std::string& attn, WeightType type);
+  void PlanSections();
   void PackGates(const ModelTensors& tensors, const std::string& attn);
   void PackConvolution(const ModelTensors& tensors, const std::string& attn);
-  void MakeGates(const LayerRows& r) const;
+  void MakeGates(const LayerRows& r, const HeadShare& heads) const;
   void MapHeads(const LayerRows& r, const PackedMatrix& map, int64_t from, int64_t to,
-                int64_t heads) const;
-  void Mlp(const LayerRows& r, const float* from) const;
-  Views ViewsOf(const LayerRows& r) const;
+                const HeadShare& heads) const;
+  void Activate(const LayerRows& r, int64_t begin, int64_t end) const;
+
+  // Channels of the first product that belong to key heads in turn, or (shared) to all.
+  struct Section {
+    int64_t begin, width;
+    bool shared;
+  };
 
   LayerPlan plan_;
   RowLayout layout_;
   MixerOptions options_;
   std::unique_ptr<const RandomFeatures> random_features_;
   std::unique_ptr<const Rotary> rotary_;  // null: no rotary positions
-  int64_t dim_ = 0, mlp_dim_ = 0;
+  int64_t dim_ = 0, mlp_dim_ = 0, key_heads_ = 0;
   bool pre_norm_ = true, swiglu_ = false, gelu_ = true;
   double gate_divisor_ = 1, beta_factor_ = 1;
   PackedNorm attn_norm_, mlp_norm_;
-  PackedMatrix in_, decay_, gate_, map_q_, map_k_, out_, up_, down_;
-  std::vector<float> rate_, dt_bias_;  // [decay channels] of DecayGate::kSoftplus
-  std::vector<float> fixed_decay_;     // [HV]
-  std::vector<float> conv_;            // [W, convolved]
-  std::vector<float> o_norm_;          // [V]
+  std::vector<Section> sections_;
+  TermSplit heads_, units_;
+  PackedMatrix in_, decay_, gate_, map_q_, map_k_, up_;
+  std::vector<PackedMatrix> out_, down_;  // [terms]
+  std::vector<float> rate_, dt_bias_;     // [decay channels] of DecayGate::kSoftplus
+  std::vector<float> fixed_decay_;        // [HV]
+  std::vector<float> conv_;               // [W, convolved]
+  std::vector<float> o_norm_;             // [V]
   OutputStage output_;
 };
 

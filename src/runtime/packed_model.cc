@@ -1,5 +1,6 @@
 #include "runtime/packed_model.h"
 
+#include <omp.h>
 #include <string.h>
 
 #include <algorithm>
@@ -17,20 +18,31 @@
 namespace linattn {
 namespace {
 
+constexpr int64_t kBlockRows =
+    8 * PreparedRows::kTileRows;  // what a thread makes of them stays in L2
+
 const std::vector<float>& Find(const PackedModel::Tensors& tensors, const std::string& name) {
   return tensors.find(name)->second;
 }
 
-PackedMatrix MakeHead(const ModelConfig& c, const PackedModel::Tensors& tensors) {
+PackedMatrix MakeHead(const ModelConfig& c, const PackedModel::Tensors& tensors, WeightType type) {
+  if (c.head != "categorical") type = WeightType::kFloat32;
   // Tied: the embedding's first vocab rows.
   const std::vector<float>& weight = Find(tensors, c.tied ? "embed.weight" : "head.weight");
-  return PackedMatrix::Pack(weight.data(), Find(tensors, "head.bias").data(), c.outputs(), c.dim);
+  return PackedMatrix::Pack(weight.data(), Find(tensors, "head.bias").data(), c.outputs(), c.dim,
+                            type);
 }
 
 }  // namespace
 
 Workspace::Workspace(const ModelConfig& c, int64_t rows)
-    : x(rows * c.dim), y(rows * c.dim), rows(rows), mlp_width(PackedLayer::MlpWidth(c)) {
+    : x(rows * c.dim),
+      y(rows * c.dim),
+      attention(kTerms * rows * c.dim),
+      mlp(kTerms * rows * c.dim),
+      rows(rows),
+      dim(c.dim),
+      mlp_width(PackedLayer::MlpWidth(c)) {
   for (int64_t i = 0; i < c.layers(); ++i) {
     const LayerPlan plan = PlanLayer(c, i);
     row_width = std::max(row_width, RowLayout(plan).width);
@@ -39,6 +51,13 @@ Workspace::Workspace(const ModelConfig& c, int64_t rows)
   row = FloatBuffer(rows * row_width);
   o = FloatBuffer(rows * o_width);
   up = FloatBuffer(rows * mlp_width);
+  ReserveThreads();
+}
+
+void Workspace::ReserveThreads() {
+  const auto threads = static_cast<size_t>(omp_get_max_threads());
+  const int64_t most = std::max({dim, row_width, o_width, mlp_width});
+  while (prepared.size() < threads) prepared.emplace_back(std::min(rows, kBlockRows), most);
 }
 
 struct PackedModel::Weights {
@@ -51,7 +70,8 @@ struct PackedModel::Weights {
   PackedMatrix head;
 };
 
-PackedModel::PackedModel(const ModelConfig& config, const Tensors& tensors) : config_(config) {
+PackedModel::PackedModel(const ModelConfig& config, const Tensors& tensors, WeightType type)
+    : config_(config), type_(type) {
   CheckConfig(config);
   Check(config.block != "lstm", "model",
         "a model of lstm blocks is for comparisons in training only, and does not run here");
@@ -65,6 +85,8 @@ PackedModel::PackedModel(const ModelConfig& config, const Tensors& tensors) : co
   }
   const std::string text = ToJson(config).dump();
   fingerprint_ = Digest(fingerprint_, text.data(), text.size());
+  // What float32 weights remember is what it was before there were others.
+  if (type != WeightType::kFloat32) fingerprint_ = Digest(fingerprint_, &type, sizeof type);
   FeatureMapByName(config.feature_map);  // an unknown name is refused here, not at the first token
 
   auto weights = std::make_unique<Weights>();
@@ -83,19 +105,19 @@ PackedModel::PackedModel(const ModelConfig& config, const Tensors& tensors) : co
     weights->position = Find(tensors, "position.weight");
   }
   for (int64_t i = 0; i < config.layers(); ++i) {
-    weights->layers.emplace_back(config, tensors, i);
+    weights->layers.emplace_back(config, tensors, i, type);
   }
   weights->norm = PackNorm(config, tensors, "norm");
-  weights->head = MakeHead(config, tensors);
+  weights->head = MakeHead(config, tensors, type);
   weights_ = std::move(weights);
 }
 
 PackedModel::~PackedModel() = default;
 PackedModel::PackedModel(PackedModel&&) noexcept = default;
 
-PackedModel PackedModel::Load(const std::string& path) {
+PackedModel PackedModel::Load(const std::string& path, WeightType type) {
   const ModelFile file = LoadModel(path);
-  return PackedModel(file.config, file.tensors);
+  return PackedModel(file.config, file.tensors, type);
 }
 
 int64_t PackedModel::input_symbols() const {
@@ -125,21 +147,20 @@ void PackedModel::CheckTokens(std::span<const int32_t> tokens, int64_t first) co
   }
 }
 
-void PackedModel::Embed(std::span<const int32_t> tokens, const TokenRows& rows,
-                        Workspace& w) const {
+void PackedModel::Embed(std::span<const int32_t> tokens, const LayerRows& rows) const {
   const int64_t dim = config_.dim;
   for (size_t i = 0; i < tokens.size(); ++i) {
-    float* x = w.x.data() + (rows.begin + static_cast<int64_t>(i)) * dim;
+    float* x = rows.x + static_cast<int64_t>(i) * dim;
     memcpy(x, &weights_->embed[int64_t{tokens[i]} * dim], dim * sizeof(float));
     AddPosition(rows.places[i], x);
   }
 }
 
-void PackedModel::EmbedFrames(const float* frames, const TokenRows& rows, Workspace& w) const {
-  const int64_t dim = config_.dim, n = rows.B * rows.T;
-  float* x = w.x.data() + rows.begin * dim;
-  MatMul(n, {frames, config_.row_width()}, weights_->input, {x, dim});
-  for (int64_t i = 0; i < n; ++i) AddPosition(rows.places[i], x + i * dim);
+void PackedModel::EmbedFrames(const float* frames, const LayerRows& r) const {
+  const PackedMatrix& input = weights_->input;
+  r.prepared->Prepare(input.type(), r.rows(), input.in(), {frames, input.in()});
+  MatMulPanels(*r.prepared, input, {0, input.panels()}, {r.x, config_.dim});
+  for (int64_t i = 0; i < r.rows(); ++i) AddPosition(r.places[i], r.x + i * config_.dim);
 }
 
 void PackedModel::AddPosition(int64_t t, float* x) const {
@@ -147,50 +168,89 @@ void PackedModel::AddPosition(int64_t t, float* x) const {
   const auto add = [&](const std::vector<float>& table, int64_t index) {
     for (int64_t j = 0; j < dim; ++j) x[j] += table[index * dim + j];
   };
-  if (config_.position == "image") {
+  if (!weights_->row.empty()) {
     add(weights_->row, t / (config_.width * config_.channels));
     add(weights_->column, t / config_.channels % config_.width);
     add(weights_->channel, t % config_.channels);
-  } else if (config_.position == "learned") {
+  } else if (!weights_->position.empty()) {
     add(weights_->position, t);
   } else if (config_.position == "sinusoidal") {
     AddSinusoid(t, dim, x);
   }
 }
 
-namespace {
-
 // Each buffer's part from row `begin` on. It is begin rows of the widest layer away from the start,
 // so that groups of rows which are in different layers at a time keep apart.
-LayerRows RowsOf(const ModelConfig& c, const PackedModel::TokenRows& rows, Workspace& w) {
+LayerRows PackedModel::RowsOf(Workspace& w, int64_t begin, int64_t B, int64_t T) const {
   LayerRows r;
-  r.B = rows.B, r.T = rows.T, r.places = rows.places;
-  r.x = w.x.data() + rows.begin * c.dim;
-  r.y = w.y.data() + rows.begin * c.dim;
-  r.row = w.row.data() + rows.begin * w.row_width;
-  r.o = w.o.data() + rows.begin * w.o_width;
-  r.up = w.up.data() + rows.begin * w.mlp_width;
+  r.B = B, r.T = T;
+  r.x = w.x.data() + begin * w.dim;
+  r.y = w.y.data() + begin * w.dim;
+  r.row = w.row.data() + begin * w.row_width;
+  r.o = w.o.data() + begin * w.o_width;
+  r.up = w.up.data() + begin * w.mlp_width;
+  r.attention = w.attention.data() + begin * w.dim;
+  r.mlp = w.mlp.data() + begin * w.dim;
+  r.term_stride = w.rows * w.dim;
   return r;
+}
+
+void PackedModel::Head(const LayerRows& r, int64_t part, int64_t parts, float* outputs) const {
+  const PackedMatrix& head = weights_->head;
+  LayerNorm(weights_->norm.Parameters(), r.x, r.rows(), r.y);
+  r.prepared->Prepare(head.type(), r.rows(), head.in(), {r.y, config_.dim});
+  const int64_t panels = head.panels();
+  MatMulPanels(*r.prepared, head, {part * panels / parts, (part + 1) * panels / parts},
+               {outputs, config_.outputs()});
+}
+
+namespace {
+
+// run(block, first) for runs of the rows of a layer, by all threads.
+template <class Run>
+void ForEachBlock(const PackedLayer& layer, const LayerRows& r, Workspace& w, const Run& run) {
+  const int64_t rows = r.rows(), threads = omp_get_max_threads();
+  const int64_t blocks = std::max((rows + kBlockRows - 1) / kBlockRows,
+                                  std::min(threads, rows / PreparedRows::kTileRows));
+  w.ReserveThreads();
+#pragma omp parallel for schedule(dynamic) if (blocks > 1)
+  for (int64_t i = 0; i < blocks; ++i) {
+    const int64_t begin = i * rows / blocks, end = (i + 1) * rows / blocks;
+    LayerRows block = layer.Part(r, begin, end);
+    block.prepared = &w.prepared[omp_get_thread_num()];
+    run(block, begin);
+  }
 }
 
 }  // namespace
 
-PackedLayer::Views PackedModel::Before(int64_t layer, const TokenRows& rows, float* const* history,
-                                       Workspace& w) const {
-  LayerRows r = RowsOf(config_, rows, w);
-  r.history = history;
-  return weights_->layers[layer].Before(r);
+PackedLayer::Views PackedModel::Before(int64_t i, const LayerRows& r, Workspace& w) const {
+  const PackedLayer& layer = weights_->layers[i];
+  ForEachBlock(layer, r, w, [&](const LayerRows& block, int64_t) { layer.Project(block, {}); });
+  layer.Convolve(r);
+  ForEachBlock(layer, r, w, [&](const LayerRows& block, int64_t) { layer.Turn(block, {}); });
+  return layer.ViewsOf(r);
 }
 
-void PackedModel::After(int64_t layer, const TokenRows& rows, Workspace& w) const {
-  weights_->layers[layer].After(RowsOf(config_, rows, w));
+void PackedModel::After(int64_t i, const LayerRows& r, Workspace& w) const {
+  const PackedLayer& layer = weights_->layers[i];
+  ForEachBlock(layer, r, w, [&](const LayerRows& block, int64_t) {
+    layer.Out(block, {});
+    layer.Mlp(block, {});
+    layer.Finish(block);
+  });
 }
 
-void PackedModel::Head(Workspace& w, int64_t begin, int64_t rows, float* outputs) const {
-  const float* x = w.x.data() + begin * config_.dim;
-  float* y = w.y.data() + begin * config_.dim;
-  LayerNorm(weights_->norm.Parameters(), x, rows, y);
-  MatMul(rows, {y, config_.dim}, weights_->head, {outputs, config_.outputs()});
+void PackedModel::EmbedFrames(const float* frames, const LayerRows& r, Workspace& w) const {
+  ForEachBlock(layer(0), r, w, [&](const LayerRows& block, int64_t first) {
+    EmbedFrames(frames + first * config_.row_width(), block);
+  });
+}
+
+void PackedModel::Head(const LayerRows& r, Workspace& w, float* outputs) const {
+  ForEachBlock(layer(0), r, w, [&](const LayerRows& block, int64_t first) {
+    Head(block, 0, 1, outputs + first * config_.outputs());
+  });
 }
 
 PackedModel::Tensors RandomTensors(const ModelConfig& config, uint64_t seed) {

@@ -13,7 +13,9 @@ namespace {
 
 constexpr int64_t kPrefillRows =
     256;  // tokens that pass the layers together: activations stay in the L2 cache
-constexpr int64_t kGroupRows = 32;  // sequences that a thread takes through a layer together
+constexpr int64_t kGroupRows = 32;  // sequences that a thread takes through the layers together
+constexpr int64_t kSharedRows = 4;  // a thread's sequences, below which the threads share them,
+constexpr int64_t kSharedWork = 1 << 16;  // unless so few products are not worth two meetings
 
 int64_t RoundUp(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 
@@ -38,7 +40,9 @@ Session::Session(const PackedModel& model, int64_t slots, int64_t capacity)
   last_step_.assign(slots, 0);
   states_ = FloatBuffer(slots * slot_stride_);
   outputs_ = FloatBuffer(slots * c.outputs());
-  workspace_ = Workspace(c, std::max(slots, std::min(kPrefillRows, capacity_)));
+  // Where threads share sequences, each has rows of its own.
+  const int64_t shared = std::min(slots, kTerms * kSharedRows) * kTerms;
+  workspace_ = Workspace(c, std::max({slots, shared, std::min(kPrefillRows, capacity_)}));
   row_position_.resize(workspace_.rows);
   row_state_.resize(slots * c.layers());
   row_history_.resize(slots * c.layers());
@@ -107,18 +111,21 @@ void Session::Prefill(int64_t slot, std::span<const int32_t> tokens) {
 void Session::PrefillRun(int64_t slot, std::span<const int32_t> tokens) {
   const int64_t T = static_cast<int64_t>(tokens.size());
   std::iota(row_position_.begin(), row_position_.begin() + T, lengths_[slot]);
-  const PackedModel::TokenRows rows{0, 1, T, row_position_.data()};
-  model_.Embed(tokens, rows, workspace_);
+  LayerRows rows = model_.RowsOf(workspace_, 0, 1, T);
+  rows.places = row_position_.data();
+  model_.Embed(tokens, rows);
   for (int64_t layer = 0; layer < model_.config().layers(); ++layer) {
     float* state = State(slot) + layers_[layer].offset;
     float* history = state + layers_[layer].mixer_floats;
-    const PackedLayer::Views views = model_.Before(layer, rows, &history, workspace_);
+    rows.history = &history;
+    const PackedLayer::Views views = model_.Before(layer, rows, workspace_);
     const MixerInputs in = InputsOf(views, model_.mixer_options(layer));
     model_.mixer(layer).prefill(in, views.o, state, lengths_[slot], capacity_);
     model_.After(layer, rows, workspace_);
   }
   lengths_[slot] += T;
-  model_.Head(workspace_, T - 1, 1, outputs_.data() + slot * model_.config().outputs());
+  const LayerRows last = model_.RowsOf(workspace_, T - 1, 1, 1);
+  model_.Head(last, workspace_, outputs_.data() + slot * model_.config().outputs());
 }
 
 void Session::Step(std::span<const int64_t> slots, std::span<const int32_t> tokens) {
@@ -143,6 +150,7 @@ void Session::StepSlots(std::span<const int64_t> slots, const StepTokens& read) 
   const int64_t n = static_cast<int64_t>(slots.size()), width = model_.config().outputs();
   const int64_t layers = model_.config().layers();
   ++steps_;
+  step_rows_ = n;
   for (int64_t i = 0; i < n; ++i) {
     CheckGrowth(slots[i], 1);
     Check(std::exchange(last_step_[slots[i]], steps_) != steps_, "runtime",
@@ -154,14 +162,21 @@ void Session::StepSlots(std::span<const int64_t> slots, const StepTokens& read) 
       row_history_[layer * n + i] = state + layers_[layer].mixer_floats;
     }
   }
-  // With enough sequences every thread takes its own through all layers, without a barrier; with
-  // few, the threads share each matrix.
   const int64_t threads = omp_get_max_threads();
-  const int64_t rows = n < 4 * threads ? n : std::min(kGroupRows, (n + threads - 1) / threads);
-  const int64_t groups = n == 0 ? 0 : (n + rows - 1) / rows;
+  workspace_.ReserveThreads();
+  if (n < kSharedRows * threads) {
+    const bool share = n > 0 && n * model_.layer(0).products() >= kSharedWork;
+    const auto team = static_cast<int>(share ? std::min(threads, kTerms) : 1);
+    barrier_.Reset();
+#pragma omp parallel num_threads(team) if (team > 1)
+    StepShare(read, omp_get_thread_num(), omp_get_num_threads());
+  } else {
+    const int64_t rows = std::min(kGroupRows, (n + threads - 1) / threads);
+    const int64_t groups = (n + rows - 1) / rows;
 #pragma omp parallel for schedule(dynamic) if (groups > 1)
-  for (int64_t g = 0; g < groups; ++g) {
-    StepRows(read, n, g * rows, std::min(rows, n - g * rows));
+    for (int64_t g = 0; g < groups; ++g) {
+      StepGroup(read, g * rows, std::min(rows, n - g * rows));
+    }
   }
   for (int64_t i = 0; i < n; ++i) {
     std::copy_n(row_outputs_.data() + i * width, width, outputs_.data() + slots[i] * width);
@@ -182,27 +197,80 @@ Array WithoutTime(const Array& a) {  // [rows,1,H,K] -> [rows,H,K], [rows,1,H] -
 
 }  // namespace
 
-void Session::StepRows(const StepTokens& read, int64_t n, int64_t begin, int64_t rows) {
-  const PackedModel::TokenRows here{begin, rows, 1, &row_position_[begin]};
-  if (read.frames != nullptr) {
-    model_.EmbedFrames(read.frames + begin * model_.config().row_width(), here, workspace_);
-  } else {
-    model_.Embed(read.tokens.subspan(begin, rows), here, workspace_);
-  }
+// Of the sequences [first, first + rows) of a step, in the workspace's rows from `begin` on.
+LayerRows Session::RowsOfStep(int64_t begin, int64_t first, int64_t rows, int thread) {
+  LayerRows r = model_.RowsOf(workspace_, begin, rows, 1);
+  r.places = &row_position_[first];
+  r.prepared = &workspace_.prepared[thread];
+  return r;
+}
+
+void Session::Embed(const StepTokens& read, int64_t first, const LayerRows& r) const {
+  if (read.frames != nullptr)
+    model_.EmbedFrames(read.frames + first * model_.config().row_width(), r);
+  else
+    model_.Embed(read.tokens.subspan(first, r.rows()), r);
+}
+
+StepInputs Session::InputsOfStep(int64_t layer, const LayerRows& r, int64_t first) const {
+  const PackedLayer& packed = model_.layer(layer);
+  const PackedLayer::Views views = packed.ViewsOf(r);
   StepInputs in{};
-  in.length = &row_position_[begin];
+  in.q = WithoutTime(views.q), in.k = WithoutTime(views.k), in.v = WithoutTime(views.v);
+  in.g = WithoutTime(views.g), in.beta = WithoutTime(views.beta), in.o = WithoutTime(views.o);
+  in.state = &row_state_[layer * step_rows_ + first];
+  in.length = &row_position_[first];
   in.capacity = capacity_;
-  for (int64_t layer = 0; layer < model_.config().layers(); ++layer) {
-    const PackedLayer::Views views =
-        model_.Before(layer, here, &row_history_[layer * n + begin], workspace_);
-    in.q = WithoutTime(views.q), in.k = WithoutTime(views.k), in.v = WithoutTime(views.v);
-    in.g = WithoutTime(views.g), in.beta = WithoutTime(views.beta), in.o = WithoutTime(views.o);
-    in.options = model_.mixer_options(layer);
-    in.state = &row_state_[layer * n + begin];
-    model_.mixer(layer).step(in);
-    model_.After(layer, here, workspace_);
+  in.options = packed.options();
+  return in;
+}
+
+// Takes sequences through all layers, without a meeting of threads.
+void Session::StepGroup(const StepTokens& read, int64_t first, int64_t rows) {
+  LayerRows r = RowsOfStep(first, first, rows, omp_get_thread_num());
+  const LayerShare all;
+  Embed(read, first, r);
+  for (int64_t i = 0; i < model_.config().layers(); ++i) {
+    const PackedLayer& layer = model_.layer(i);
+    r.history = &row_history_[i * step_rows_ + first];
+    layer.Project(r, all);
+    layer.ConvolveToken(r, all);
+    layer.Turn(r, all);
+    StepInputs in = InputsOfStep(i, r, first);
+    in.share = layer.Heads(all);
+    model_.mixer(i).step(in);
+    layer.Out(r, all);
+    layer.Mlp(r, all);
+    layer.Finish(r);
   }
-  model_.Head(workspace_, begin, rows, row_outputs_.data() + begin * model_.config().outputs());
+  model_.Head(r, 0, 1, row_outputs_.data() + first * model_.config().outputs());
+}
+
+// All sequences of the step, a thread's share of every layer. What a thread makes of a token is its
+// own, except the terms of the two sums of a layer, which all threads then read.
+void Session::StepShare(const StepTokens& read, int thread, int team) {
+  const int64_t rows = step_rows_;
+  LayerRows r = RowsOfStep(thread * rows, 0, rows, thread);
+  const LayerRows shared = RowsOfStep(0, 0, rows, 0);
+  r.attention = shared.attention, r.mlp = shared.mlp;
+  const LayerShare share{thread * kTerms / team, (thread + 1) * kTerms / team};
+  Embed(read, 0, r);
+  for (int64_t i = 0; i < model_.config().layers(); ++i) {
+    const PackedLayer& layer = model_.layer(i);
+    r.history = &row_history_[i * step_rows_];
+    layer.Project(r, share);
+    layer.ConvolveToken(r, share);
+    layer.Turn(r, share);
+    StepInputs in = InputsOfStep(i, r, 0);
+    in.share = layer.Heads(share);
+    if (in.share.begin < in.share.end) model_.mixer(i).step(in);
+    layer.Out(r, share);
+    barrier_.Wait(team);
+    layer.Mlp(r, share);
+    barrier_.Wait(team);
+    layer.Finish(r);
+  }
+  model_.Head(r, thread, team, row_outputs_.data());
 }
 
 }  // namespace linattn

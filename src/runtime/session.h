@@ -7,6 +7,7 @@
 
 #include "runtime/float_buffer.h"
 #include "runtime/packed_model.h"
+#include "runtime/spin_barrier.h"
 
 namespace linattn {
 
@@ -65,7 +66,11 @@ class Session {
     const float* frames = nullptr;
   };
   void StepSlots(std::span<const int64_t> slots, const StepTokens& read);
-  void StepRows(const StepTokens& read, int64_t n, int64_t begin, int64_t rows);
+  LayerRows RowsOfStep(int64_t begin, int64_t first, int64_t rows, int thread);
+  StepInputs InputsOfStep(int64_t layer, const LayerRows& rows, int64_t first) const;
+  void Embed(const StepTokens& read, int64_t first, const LayerRows& rows) const;
+  void StepGroup(const StepTokens& read, int64_t first, int64_t rows);
+  void StepShare(const StepTokens& read, int thread, int team);
   float* State(int64_t slot) { return states_.data() + slot * slot_stride_; }
 
   const PackedModel& model_;
@@ -78,9 +83,11 @@ class Session {
   std::vector<int64_t> lengths_;  // [slots]
   FloatBuffer states_, outputs_;  // [slots, slot_stride_], [slots, outputs]
   Workspace workspace_;
+  SpinBarrier barrier_;
   int64_t steps_ = 0;
   std::vector<int64_t> last_step_;  // [slots] the step that a slot was last part of
   // Of the live rows of a step.
+  int64_t step_rows_ = 0;
   std::vector<int64_t> row_position_;            // [slots]
   std::vector<float*> row_state_, row_history_;  // [layers, slots]
   FloatBuffer row_outputs_;                      // [slots, outputs]
