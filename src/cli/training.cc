@@ -4,6 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <filesystem>
@@ -19,6 +20,12 @@ namespace linattn::cli {
 namespace {
 
 constexpr std::string_view kProgram = "linattn-train";
+constexpr std::pair<const char*, const char*> kVerbs[] = {
+    {"train", "train a model, or go on with a run (see: train --help)"},
+    {"export", "write a run's weights as a model file"},
+    {"compare", "train several mixers alike, and compare"},
+    {"linearize", "turn a trained model's softmax into linear attention"},
+    {"lab", "see where linear attention breaks, and what it buys"}};
 
 [[noreturn]] void Execute(std::vector<std::string> arguments) {
   namespace fs = std::filesystem;
@@ -48,7 +55,8 @@ void DispatchTraining(int argc, char** argv) {
   std::vector<std::string> common;  // options before the verb go behind it
   for (int i = 1; i < argc; ++i) {
     const std::string_view argument = argv[i];
-    if (argument == "train" || argument == "export" || argument == "compare") {
+    if (std::any_of(std::begin(kVerbs), std::end(kVerbs),
+                    [&](const auto& verb) { return verb.first == argument; })) {
       std::vector<std::string> arguments(argv + i, argv + argc);
       arguments.insert(arguments.end(), common.begin(), common.end());
       Execute(std::move(arguments));
@@ -64,10 +72,7 @@ void DispatchTraining(int argc, char** argv) {
 void AddTrainingVerbs(CLI::App& app) {
   // Listed for --help; DispatchTraining has taken them before the parser sees them, unless
   // something else than the common options stands in front.
-  for (const auto& [name, what] :
-       {std::pair("train", "train a model, or go on with a run (see: train --help)"),
-        std::pair("export", "write a run's weights as a model file"),
-        std::pair("compare", "train several mixers alike, and compare")}) {
+  for (const auto& [name, what] : kVerbs) {
     app.add_subcommand(name, what)->callback([name = name] {
       Fail(name, "only --threads and --quiet may stand before '{}', but something else does", name);
     });

@@ -116,9 +116,8 @@ class Part {
 
 NamedTensors FeatureMaps(const Transformer& model) {
   NamedTensors maps = model.NamedParameters();
-  std::erase_if(maps, [](const auto& item) {
-    return item.first.find(".feature_map_") == std::string::npos;
-  });
+  std::erase_if(
+      maps, [](const auto& item) { return item.first.find(".feature_map_") == std::string::npos; });
   return maps;
 }
 

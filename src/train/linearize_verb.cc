@@ -39,8 +39,7 @@ void AddLinearize(CLI::App& verb, LinearizeFlags& f) {
   verb.add_option("--feature-map", f.options.feature_map, "behind the learned matrix (hedgehog)");
   verb.add_option("--batch", f.options.batch, "sequences a step (8)")->check(CLI::Range(1, 4096));
   verb.add_option("--lr", f.options.lr, "of the second part (5e-4)");
-  verb.add_option("--eval-examples", f.options.eval_examples,
-                  "of the held-out set; 0: all (500)");
+  verb.add_option("--eval-examples", f.options.eval_examples, "of the held-out set; 0: all (500)");
   verb.add_option("--seed", f.options.seed, "of the data's order");
   verb.add_option("--dtype", f.storage, "of the stored weights: f32, f16 or bf16");
   verb.add_option("--threads", f.threads, "default: all cores")->check(CLI::Range(1, 1024));

@@ -13,7 +13,9 @@
 #include "base/error.h"
 #include "base/interrupt.h"
 #include "train/bench_verb.h"
+#include "lab/lab_verb.h"
 #include "train/compare_verb.h"
+#include "train/linearize_verb.h"
 #include "train/loop.h"
 
 // linattn-train: the verbs of `linattn` that need LibTorch. Exit status as cli/main.cc has it.
@@ -193,12 +195,19 @@ int Main(int argc, char** argv) {
   ExportFlags export_flags;
   CompareFlags compare_flags;
   BenchTrainFlags bench_flags;
+  LinearizeFlags linearize_flags;
+  LabFlags lab_flags;
   CLI::App& train = *app.add_subcommand("train", "train a model, or go on with a run");
   CLI::App& to_export = *app.add_subcommand("export", "write a run's weights as a model file");
   AddTrain(train, train_flags);
   CLI::App& compare = *app.add_subcommand("compare", "train several mixers alike, and compare");
   AddExport(to_export, export_flags);
   AddCompare(compare, compare_flags);
+  CLI::App& linearize = *app.add_subcommand(
+      "linearize", "turn a trained model's softmax into linear attention");
+  AddLinearize(linearize, linearize_flags);
+  CLI::App& lab = *app.add_subcommand("lab", "see where linear attention breaks, and what it buys");
+  AddLab(lab, lab_flags);
   CLI::App& bench = *app.add_subcommand("bench", "measure")->require_subcommand(1);
   AddBenchTrain(*bench.add_subcommand("train", "time training steps, against the machine's peak"),
                 bench_flags);
@@ -207,6 +216,13 @@ int Main(int argc, char** argv) {
     if (compare.parsed()) {
       InstallInterruptHandlers();
       return RunCompare(compare_flags, {argv + 1, argv + argc}, InterruptSignal);
+    }
+    if (linearize.parsed() || lab.parsed()) {
+      KeepMemory();
+      SetThreads(lab.parsed() ? lab_flags.threads : linearize_flags.threads);
+      InstallInterruptHandlers();
+      return lab.parsed() ? RunLab(lab_flags, InterruptSignal)
+                          : RunLinearize(linearize_flags, InterruptSignal);
     }
     if (bench.parsed()) {
       KeepMemory();

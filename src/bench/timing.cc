@@ -1,0 +1,51 @@
+#include "bench/timing.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "base/error.h"
+
+namespace linattn::bench {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double Since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+}  // namespace
+
+Timing Summarise(std::vector<double> seconds) {
+  Check(!seconds.empty(), "bench", "there must be a time to summarise, but there is none");
+  std::sort(seconds.begin(), seconds.end());
+  const size_t n = seconds.size();
+  const double median = (seconds[(n - 1) / 2] + seconds[n / 2]) / 2;
+  const double quartiles = seconds[n - 1 - (n - 1) / 4] - seconds[(n - 1) / 4];
+  return {median, median > 0 ? quartiles / median : 0, static_cast<int64_t>(n)};
+}
+
+double SecondsOf(const std::function<void()>& work) {
+  const auto start = Clock::now();
+  work();
+  return Since(start);
+}
+
+std::vector<Timing> TimeInTurns(const std::vector<Job>& jobs, double seconds, int64_t least,
+                                const std::function<void()>& check) {
+  std::vector<std::vector<double>> times(jobs.size());
+  const auto start = Clock::now();
+  for (int64_t turn = -1; turn < least || Since(start) < seconds; ++turn) {
+    for (size_t i = 0; i < jobs.size(); ++i) {
+      check();
+      if (jobs[i].prepare) jobs[i].prepare();
+      const double time = SecondsOf(jobs[i].run);
+      if (turn >= 0) times[i].push_back(time);
+    }
+  }
+  std::vector<Timing> timings;
+  for (auto& list : times) timings.push_back(Summarise(std::move(list)));
+  return timings;
+}
+
+}  // namespace linattn::bench

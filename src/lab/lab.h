@@ -1,0 +1,62 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <nlohmann/json_fwd.hpp>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace linattn {
+
+struct LabOptions {
+  bool quick = false;  // smaller sizes, for a first look: under a minute each
+  uint64_t seed = 0;
+  std::string model;      // of `swap`: a model file whose attention is softmax
+  std::string data;       // what it learned; "" means fashion-mnist
+  std::string directory;  // for files that an experiment keeps to itself
+  // Called between the parts of an experiment; what it throws ends it.
+  std::function<void(int64_t done, int64_t total, const std::string& what)> progress;
+  std::function<int()> signal;  // that asks to stop, or 0: for programs that run meanwhile
+};
+
+struct LabPicture {
+  std::string name;  // of the file, without ".svg"
+  std::string svg;
+  std::string caption;
+};
+
+// What an experiment found: a paragraph with its figures, pictures, and the figures as JSON text.
+struct LabResult {
+  std::string paragraph;
+  std::vector<LabPicture> pictures;
+  std::string figures;
+};
+
+struct Experiment {
+  std::string_view name;      // `linattn lab NAME`
+  std::string_view question;  // one line
+  LabResult (*run)(const LabOptions&);
+};
+
+std::span<const Experiment> AllExperiments();
+const Experiment& ExperimentByName(std::string_view name);  // throws Error that lists the known
+
+LabResult RunRetrieval(const LabOptions&);
+LabResult RunFeatures(const LabOptions&);
+LabResult RunSwap(const LabOptions&);
+LabResult RunDenominator(const LabOptions&);
+LabResult RunLatency(const LabOptions&);
+LabResult RunSpeech(const LabOptions&);
+
+// One page that needs nothing beside it: pictures are inside.
+std::string LabPage(std::span<const std::pair<Experiment, LabResult>> results);
+
+// Writes NAME.md, NAME.json and the pictures into `directory`; returns the .md's path. LoadResult
+// reads them back, so that a report need not run again what is there; false if anything is missing.
+std::string SaveResult(const Experiment& experiment, const LabResult& result,
+                       const std::string& directory);
+bool LoadResult(const Experiment& experiment, const std::string& directory, LabResult& result);
+
+}  // namespace linattn

@@ -1,0 +1,219 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "base/plot.h"
+#include "base/random.h"
+#include "bench/mixer_problem.h"
+#include "kernels/mixer.h"
+#include "lab/lab.h"
+
+// Pairs of keys and values are written into each mixer's memory, one after the other, and each key
+// is asked for. An answer is right if, of all stored values, the one that belongs to the key is
+// nearest to what is read. Nothing is trained: this is what the memory itself can hold.
+namespace linattn {
+namespace {
+
+constexpr int64_t kChannels = 32;  // K = V
+
+// Unit rows; any two keys have about `similarity` as their cosine.
+std::vector<float> UnitRows(int64_t rows, double similarity, Random& random) {
+  std::vector<double> shared(kChannels);
+  const auto fill = [&](std::vector<double>& row) {
+    double sum = 0;
+    for (double& x : row) x = random.Normal(), sum += x * x;
+    for (double& x : row) x /= std::sqrt(sum);
+  };
+  fill(shared);
+  std::vector<float> all;
+  std::vector<double> own(kChannels);
+  for (int64_t i = 0; i < rows; ++i) {
+    fill(own);
+    for (int64_t j = 0; j < kChannels; ++j) {
+      all.push_back(static_cast<float>(std::sqrt(similarity) * shared[j] +
+                                       std::sqrt(1 - similarity) * own[j]));
+    }
+  }
+  return all;
+}
+
+struct Items {
+  int64_t D;
+  std::vector<float> keys, values;  // [D,K], [D,V]
+};
+
+void Forward(const Mixer& mixer, const MixerInputs& in, const MixerOutputs& out) {
+  mixer.forward(in, out, bench::Scratch(mixer, in).get());
+}
+
+// What softmax reads for every key: it keeps them all.
+std::vector<float> ReadSoftmax(const Mixer& mixer, Items& items, std::vector<float>& keys) {
+  std::vector<float> o(items.D * kChannels);
+  MixerInputs in;
+  in.q = MakeArray(keys.data(), {1, items.D, 1, kChannels});
+  in.k = in.q;
+  in.v = MakeArray(items.values.data(), {1, items.D, 1, kChannels});
+  in.options.cross = true;  // every query sees every key
+  in.options.causal = false;
+  MixerOutputs out;
+  out.o = MakeArray(o.data(), {1, items.D, 1, kChannels});
+  Forward(mixer, in, out);
+  return o;
+}
+
+// Writes all items, then reads o = S^T phi(q), or that over phi(q).z, from the final state.
+std::vector<float> ReadState(const Mixer& mixer, Items& items, std::vector<float>& keys) {
+  const FeatureMap& map = FeatureMapByName(mixer.feature_map);
+  const int64_t D = items.D, F = map.Features(kChannels);
+  const float hold = mixer.fixed_decay ? static_cast<float>(mixer.fixed_decay(7, 8)) : 0.0f;
+  std::vector<float> g(D * F, hold), beta(D, 1.0f), S(F * kChannels), z(F), o(D * kChannels);
+  MixerInputs in;
+  in.q = in.k = MakeArray(keys.data(), {1, D, 1, kChannels});
+  in.v = MakeArray(items.values.data(), {1, D, 1, kChannels});
+  if (mixer.decay == Decay::kScalar) in.g = MakeArray(g.data(), {1, D, 1});
+  if (mixer.decay == Decay::kPerChannel) in.g = MakeArray(g.data(), {1, D, 1, F});
+  if (mixer.write == Write::kDelta) in.beta = MakeArray(beta.data(), {1, D, 1});
+  MixerOutputs out;
+  out.o = MakeArray(o.data(), {1, D, 1, kChannels});
+  out.ST = MakeArray(S.data(), {1, 1, F, kChannels});
+  if (mixer.normalised) out.zT = MakeArray(z.data(), {1, 1, F});
+  Forward(mixer, in, out);
+
+  std::vector<float> Q(D * F);
+  map.Forward(keys.data(), D, kChannels, Q.data());
+  for (int64_t i = 0; i < D; ++i) {
+    double norm = 0;
+    for (int64_t f = 0; f < F; ++f) norm += Q[i * F + f] * z[f];
+    for (int64_t c = 0; c < kChannels; ++c) {
+      double sum = 0;
+      for (int64_t f = 0; f < F; ++f) sum += Q[i * F + f] * S[f * kChannels + c];
+      o[i * kChannels + c] = static_cast<float>(mixer.normalised ? sum / (norm + 1e-6) : sum);
+    }
+  }
+  return o;
+}
+
+double Cosine(const float* a, const float* b) {
+  double ab = 0, aa = 0, bb = 0;
+  for (int64_t c = 0; c < kChannels; ++c) ab += a[c] * b[c], aa += a[c] * a[c], bb += b[c] * b[c];
+  return ab / std::sqrt(aa * bb + 1e-30);
+}
+
+// The share of keys whose own value is the nearest to what was read. A normalised mixer reads a
+// mean of all values; what all answers have in common tells nothing, so it is taken off.
+double Accuracy(const Items& items, std::vector<float> o) {
+  for (int64_t c = 0; c < kChannels; ++c) {
+    double mean = 0;
+    for (int64_t i = 0; i < items.D; ++i) mean += o[i * kChannels + c] / items.D;
+    for (int64_t i = 0; items.D > 2 && i < items.D; ++i)
+      o[i * kChannels + c] -= static_cast<float>(mean);
+  }
+  int64_t right = 0;
+  for (int64_t i = 0; i < items.D; ++i) {
+    int64_t best = 0;
+    double most = -2;
+    for (int64_t j = 0; j < items.D; ++j) {
+      const double cosine = Cosine(&o[i * kChannels], &items.values[j * kChannels]);
+      if (cosine > most) most = cosine, best = j;
+    }
+    right += best == i;
+  }
+  return static_cast<double>(right) / static_cast<double>(items.D);
+}
+
+// The best of several lengths of keys, as a trained projection would have found it: softmax and
+// exponential features are as sharp as their inputs are long.
+double BestAccuracy(const Mixer& mixer, int64_t D, double similarity, int64_t trials,
+                    uint64_t seed) {
+  double best = 0;
+  for (const double length : {1.0, 3.0, 9.0, 27.0}) {
+    double sum = 0;
+    for (int64_t trial = 0; trial < trials; ++trial) {
+      Random random(seed, static_cast<uint64_t>(trial * 100'000 + D));
+      Items items{D, UnitRows(D, similarity, random), UnitRows(D, 0, random)};
+      std::vector<float> keys = items.keys;
+      for (float& x : keys) x *= static_cast<float>(length);
+      sum += Accuracy(items, mixer.family == Family::kCache ? ReadSoftmax(mixer, items, keys)
+                                                            : ReadState(mixer, items, keys));
+    }
+    best = std::max(best, sum / static_cast<double>(trials));
+  }
+  return best;
+}
+
+std::vector<const Mixer*> Compared() {
+  std::vector<const Mixer*> mixers = {&MixerByName("softmax")};
+  for (const Mixer* mixer : AllMixers())
+    if (mixer->family == Family::kState) mixers.push_back(mixer);
+  return mixers;
+}
+
+// The largest number of items of which nine in ten are found.
+int64_t Capacity(const Series& series) {
+  int64_t most = 0;
+  for (const auto& [D, accuracy] : series.points)
+    if (accuracy >= 90) most = static_cast<int64_t>(D);
+  return most;
+}
+
+}  // namespace
+
+LabResult RunRetrieval(const LabOptions& options) {
+  std::vector<int64_t> counts = {2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256};
+  if (options.quick) counts = {4, 16, 32, 64, 128};
+  const int64_t trials = options.quick ? 2 : 8;
+  const auto mixers = Compared();
+  LabResult result;
+  nlohmann::json figures;
+  std::vector<std::string> sentences;
+  int64_t done = 0;
+  for (const double similarity : {0.0, 0.7}) {
+    Plot plot{fmt::format("exact lookup, cosine of two keys about {}", similarity),
+              {"items stored", true},
+              {"found, %"}};
+    std::vector<std::string> capacities;
+    for (const Mixer* mixer : mixers) {
+      Series series{std::string(mixer->name), {}, true};
+      for (const int64_t D : counts) {
+        series.points.emplace_back(D,
+                                   100 * BestAccuracy(*mixer, D, similarity, trials, options.seed));
+      }
+      if (options.progress)
+        options.progress(++done, 2 * std::ssize(mixers), std::string(mixer->name));
+      const int64_t capacity = Capacity(series);
+      capacities.push_back(fmt::format("{} {}", mixer->name,
+                                       capacity == counts.back()
+                                           ? fmt::format("{} or more", capacity)
+                                           : fmt::format("{}", capacity)));
+      figures.push_back({{"mixer", series.name},
+                         {"similarity", similarity},
+                         {"accuracy", series.points},
+                         {"items_at_90_percent", capacity}});
+      plot.series.push_back(std::move(series));
+    }
+    sentences.push_back(fmt::format("With {} keys nine in ten items are found up to: {}.",
+                                    similarity == 0 ? "random" : "similar (cosine 0.7)",
+                                    fmt::join(capacities, ", ")));
+    result.pictures.push_back({fmt::format("retrieval-{}", similarity == 0 ? "random" : "similar"),
+                               SvgPlot(plot),
+                               "Share of keys whose own value is the nearest to what is read."});
+  }
+  result.paragraph = fmt::format(
+      "Keys and values of {0} channels, one head, nothing trained, gates open (retention: its "
+      "slowest head), the best of four "
+      "lengths of keys. A state of {0} features holds about {0} independent directions: a sum of "
+      "products is noisy long before, "
+      "the delta rule, which takes off what a key already reads, stays exact up to about that "
+      "number and then overwrites. "
+      "Softmax keeps every key and separates them all. {1} Open gates make gated_delta and kda "
+      "equal delta, and gla equal "
+      "simple_gla: a gate buys room by forgetting, which exact lookup never wants.",
+      kChannels, fmt::join(sentences, " "));
+  result.figures = figures.dump(1);
+  return result;
+}
+
+}  // namespace linattn
