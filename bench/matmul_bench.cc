@@ -69,8 +69,16 @@ void Count(benchmark::State& state, const Shape& s, WeightType type, int64_t cop
 struct Problem {
   Problem(Shape s, WeightType type) : x(Normal(s.rows * s.in)), y(Normal(s.rows * s.out)) {
     const auto weight = Normal(s.out * s.in), bias = Normal(s.out);
-    matrices.assign(static_cast<size_t>(Copies(s, type)),
-                    PackedMatrix::Pack(weight.data(), bias.data(), s.out, s.in, type));
+    for (int64_t i = 0; i < Copies(s, type); ++i)
+      matrices.push_back(PackedMatrix::Pack(weight.data(), bias.data(), s.out, s.in, type));
+    const int64_t threads = omp_get_max_threads();
+    std::vector<PanelRange> order;
+    for (int64_t t = 0; t < threads; ++t)
+      for (PackedMatrix& w : matrices) {
+        const MatMulPart part = ThreadPart(w, t, threads);
+        order.push_back({&w, part.panel_begin, part.panel_end});
+      }
+    LayOut(order);
   }
   int64_t copies() const { return static_cast<int64_t>(matrices.size()); }
 
@@ -86,11 +94,9 @@ void RunPanels(benchmark::State& state, Shape s, WeightType type) {
   for (auto _ : state) {
 #pragma omp parallel
     for (int repeat = 0; repeat < kRepeats; ++repeat)
-      for (const PackedMatrix& w : p.matrices) {
-        const int64_t threads = omp_get_num_threads(), i = omp_get_thread_num();
-        MatMulPanels(rows, w, {i * w.panels() / threads, (i + 1) * w.panels() / threads},
+      for (const PackedMatrix& w : p.matrices)
+        MatMulPanels(rows, w, ThreadPart(w, omp_get_thread_num(), omp_get_num_threads()),
                      {p.y.data(), s.out});
-      }
   }
   Count(state, s, type, kRepeats * p.copies());
 }

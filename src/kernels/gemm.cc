@@ -58,10 +58,28 @@ struct LeftRows {
 // Columns of y, from the first of the tile on.
 struct RightColumns {
   const uint32_t* words;
-  int64_t chunks, panel_words;
+  int64_t chunks;
   const float *bias, *scale;
   int64_t width;  // how many exist
   bool add;
+};
+
+// Panels of a matrix, as far as they take part.
+struct RightPanels {
+  const PackedMatrix* matrix;
+  int64_t begin, end;
+  int64_t skipped, chunks;  // words of a panel before the first input; chunks of inputs
+  bool bias, add;
+
+  RightColumns Columns(int64_t first) const {
+    const PackedMatrix& w = *matrix;
+    return {w.panel(first / kPanel) + skipped + first % kPanel,
+            chunks,
+            bias && w.bias() ? w.bias() + first : nullptr,
+            w.scale() ? w.scale() + first : nullptr,
+            w.out() - first,
+            add};
+  }
 };
 
 template <class Dot, int64_t kRows, int64_t kVectors>
@@ -121,24 +139,18 @@ HWY_NOINLINE void Tile(const LeftRows& left, const RightColumns& right) {
   }
 }
 
-// kRows rows times panels, of which the first begins at `all`.
 template <class Dot, int64_t kRows>
-void RowsTimesPanels(const LeftRows& left, const RightColumns& all, int64_t panels) {
+void RowsTimesPanels(LeftRows rows, const RightPanels& right) {
   constexpr int64_t kVectors = TileVectors<Dot>(kRows), kWidth = kVectors * kLanes;
   static_assert(kPanelVectors % kVectors == 0);
-  for (int64_t n = 0; n < panels * kPanel; n += kWidth) {
-    LeftRows rows = left;
-    RightColumns columns = all;
-    rows.y.data += n;
-    columns.words += n / kPanel * all.panel_words + n % kPanel;
-    columns.width -= n;
-    if (all.bias) columns.bias += n;
-    if (all.scale) columns.scale += n;
-    Tile<Dot, kRows, kVectors>(rows, columns);
+  rows.y.data += right.begin * kPanel;
+  for (int64_t n = right.begin * kPanel; n < right.end * kPanel; n += kWidth) {
+    Tile<Dot, kRows, kVectors>(rows, right.Columns(n));
+    rows.y.data += kWidth;
   }
 }
 
-using RowsFunction = void (*)(const LeftRows&, const RightColumns&, int64_t panels);
+using RowsFunction = void (*)(LeftRows, const RightPanels&);
 template <class Dot, size_t... kIndex>
 constexpr std::array<RowsFunction, sizeof...(kIndex)> RowsTable(std::index_sequence<kIndex...>) {
   return {RowsTimesPanels<Dot, static_cast<int64_t>(kIndex) + 1>...};
@@ -146,20 +158,19 @@ constexpr std::array<RowsFunction, sizeof...(kIndex)> RowsTable(std::index_seque
 
 // Tile t of x times panels: in as few pieces of nearly equal size as the registers allow.
 template <class Dot>
-void TileTimesPanels(const PreparedRows& x, int64_t t, const RightColumns& right, int64_t panels,
-                     Rows y) {
+void TileTimesPanels(const PreparedRows& x, int64_t t, const RightPanels& right, Rows y) {
   constexpr int64_t kTileRows = TileRows<Dot>();
   static constexpr auto kTable = RowsTable<Dot>(std::make_index_sequence<kTileRows>());
   const int64_t first = x.tile_begin(t), rows = x.tile_begin(t + 1) - first;
   const int64_t pieces = (rows + kTileRows - 1) / kTileRows;
   for (int64_t i = 0; i < pieces; ++i) {
     const int64_t m = i * rows / pieces, end = (i + 1) * rows / pieces;
-    const LeftRows left{x.tile(t) + m * kChunkWords,
-                        rows * kChunkWords,
-                        x.scale() + first + m,
-                        x.offset() + first + m,
-                        {y.data + (first + m) * y.stride, y.stride}};
-    kTable[end - m - 1](left, right, panels);
+    kTable[end - m - 1]({x.tile(t) + m * kChunkWords,
+                         rows * kChunkWords,
+                         x.scale() + first + m,
+                         x.offset() + first + m,
+                         {y.data + (first + m) * y.stride, y.stride}},
+                        right);
   }
 }
 
@@ -170,17 +181,9 @@ void Part(const PreparedRows& x, const PackedMatrix& w, const MatMulPart& part, 
   const int64_t tiles = x.tiles(), block = tiles > 1 ? kPanelBlock : part.panel_end;
   const int64_t skipped = part.input_begin / InputsPerChunk(w.type()) * kChunkWords * kPanel;
   for (int64_t p = part.panel_begin; p < part.panel_end; p += block) {
-    const int64_t column = p * kPanel;
-    const RightColumns right{w.panel(p) + skipped,
-                             x.chunks(),
-                             w.chunks() * kChunkWords * kPanel,
-                             part.bias && w.bias() ? w.bias() + column : nullptr,
-                             w.scale() ? w.scale() + column : nullptr,
-                             w.out() - column,
-                             part.add};
-    for (int64_t t = 0; t < tiles; ++t)
-      TileTimesPanels<Dot>(x, t, right, std::min(block, part.panel_end - p),
-                           {y.data + column, y.stride});
+    const RightPanels right{
+        &w, p, std::min(p + block, part.panel_end), skipped, x.chunks(), part.bias, part.add};
+    for (int64_t t = 0; t < tiles; ++t) TileTimesPanels<Dot>(x, t, right, y);
   }
 }
 
@@ -247,7 +250,7 @@ void MatMulByColumns(int64_t M, ConstRows x, const PackedMatrix& w, Rows y) {
     const int64_t threads = omp_get_num_threads(), i = omp_get_thread_num();
     rows.Fill(i * M / threads, (i + 1) * M / threads, x);
 #pragma omp barrier
-    MatMulPanels(rows, w, {i * w.panels() / threads, (i + 1) * w.panels() / threads}, y);
+    MatMulPanels(rows, w, ThreadPart(w, i, threads), y);
   }
 }
 

@@ -21,6 +21,12 @@ struct MatMulPart {
   bool add = false;                // y += instead of y =
 };
 
+// Of `threads` equal shares of the outputs, that of one thread.
+inline MatMulPart ThreadPart(const PackedMatrix& w, int64_t thread, int64_t threads) {
+  return {.panel_begin = thread * w.panels() / threads,
+          .panel_end = (thread + 1) * w.panels() / threads};
+}
+
 // The part's columns of y [M,out] = x W^T + bias. Neither threads nor allocation. input_begin must
 // be a multiple of InputsPerChunk(w.type()): at most 64. Throws Error if x was prepared for another
 // type or does not fit W.

@@ -160,6 +160,30 @@ TEST(GemmTest, PartsMakeTheWhole) {
   });
 }
 
+TEST(GemmTest, LayOutChangesNothing) {
+  const int64_t M = 3, in = 100, out = 5 * PackedMatrix::kPanel - 3;
+  const auto x = Normal(M * in, 1), weight = Normal(2 * out * in, 2), bias = Normal(out, 3);
+  for (const WeightType type : kTypes) {
+    SCOPED_TRACE(WeightTypeName(type));
+    auto a = PackedMatrix::Pack(weight.data(), bias.data(), out, in, type);
+    auto b = PackedMatrix::Pack(&weight[out * in], nullptr, out, in, type);
+    const PackedMatrix before[] = {a, b};
+    const PanelRange order[] = {{&a, 0, 2}, {&b, 0, 3}, {&a, 2, 5}, {&b, 3, 5}};
+    LayOut(order);
+    EXPECT_EQ(b.panel(0) - a.panel(1), a.panel(1) - a.panel(0));
+    const PackedMatrix* after[] = {&a, &b};
+    for (const int i : {0, 1}) {
+      std::vector<float> expected(M * out), y(M * out);
+      MatMul(M, {x.data(), in}, before[i], {expected.data(), out});
+      MatMul(M, {x.data(), in}, *after[i], {y.data(), out});
+      EXPECT_EQ(y, expected);
+    }
+    EXPECT_THROW(LayOut({{{&a, 0, 2}, {&a, 1, 5}}}), Error);
+    EXPECT_THROW(LayOut({{{&a, 0, 4}}}), Error);
+    EXPECT_THROW(LayOut({{{&a, 0, 6}}}), Error);
+  }
+}
+
 // What is not finite must show, in its own row alone.
 TEST(GemmTest, NonFiniteInputSurfaces) {
   const int64_t M = 3, in = 70, out = 40;

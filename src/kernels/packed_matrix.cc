@@ -1,9 +1,14 @@
 #include "kernels/packed_matrix.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstdlib>
+#include <cstring>
 #include <limits>
+#include <map>
 
 #include "base/error.h"
 
@@ -48,6 +53,22 @@ uint32_t WeightBits(WeightType type, float x, float scale, int64_t part) {
   return 0;
 }
 
+// Zeroed, and on large pages where there is enough: what is larger than the caches is then read up
+// to twice as fast.
+std::shared_ptr<Chunk[]> Allocate(int64_t lines) {
+  constexpr size_t kLargePage = 2 << 20;
+  const size_t bytes = static_cast<size_t>(lines) * sizeof(Chunk);
+  const size_t alignment = bytes >= 2 * kLargePage ? kLargePage : alignof(Chunk);
+  const size_t padded = (bytes + alignment - 1) / alignment * alignment;
+  void* memory = std::aligned_alloc(alignment, padded);
+  Check(memory != nullptr, "matmul", "not enough memory for {} bytes of weights", bytes);
+#ifdef MADV_HUGEPAGE
+  if (alignment == kLargePage) madvise(memory, padded, MADV_HUGEPAGE);
+#endif
+  std::memset(memory, 0, bytes);
+  return {static_cast<Chunk*>(memory), [](Chunk* p) { std::free(p); }};
+}
+
 }  // namespace
 
 std::string_view WeightTypeName(WeightType type) { return kNames[static_cast<size_t>(type)]; }
@@ -70,13 +91,15 @@ PackedMatrix PackedMatrix::Pack(const float* weight, const float* bias, int64_t 
   w.out_ = out;
   w.type_ = type;
   const int64_t per_chunk = InputsPerChunk(type), padded = w.panels() * kPanel;
-  w.lines_.resize(static_cast<size_t>(w.panels() * w.chunks() * kChunkLines));
+  w.memory_ = Allocate(w.panels() * w.panel_lines());
+  for (int64_t p = 0; p < w.panels(); ++p)
+    w.panels_.push_back(w.memory_[p * w.panel_lines()].words);
   if (type == WeightType::kInt8) w.scale_.resize(static_cast<size_t>(padded));
   for (int64_t o = 0; o < out; ++o) {
     const float* row = weight + o * in;
     const float scale = type == WeightType::kInt8 ? Int8Scale(row, in) : 1;
     if (type == WeightType::kInt8) w.scale_[o] = scale;
-    uint32_t* to = w.lines_[o / kPanel * w.chunks() * kChunkLines].words + o % kPanel;
+    uint32_t* to = w.memory_[o / kPanel * w.panel_lines()].words + o % kPanel;
     for (int64_t i = 0; i < in; ++i) {
       const int64_t word = i / per_chunk * kChunkWords + i % kChunkWords;
       to[word * kPanel] |= WeightBits(type, row[i], scale, i % per_chunk / kChunkWords);
@@ -90,8 +113,34 @@ PackedMatrix PackedMatrix::Pack(const float* weight, const float* bias, int64_t 
 }
 
 int64_t PackedMatrix::bytes() const {
-  return static_cast<int64_t>(sizeof(Chunk) * lines_.size() +
-                              sizeof(float) * (bias_.size() + scale_.size()));
+  return static_cast<int64_t>(sizeof(Chunk)) * panels() * panel_lines() +
+         static_cast<int64_t>(sizeof(float) * (bias_.size() + scale_.size()));
+}
+
+void LayOut(std::span<const PanelRange> order) {
+  int64_t lines = 0;
+  std::map<PackedMatrix*, std::vector<bool>> seen;
+  for (const auto& [matrix, begin, end] : order) {
+    lines += (end - begin) * matrix->panel_lines();
+    std::vector<bool>& panels = seen[matrix];
+    panels.resize(static_cast<size_t>(matrix->panels()));
+    for (int64_t p = begin; p < end; ++p) {
+      Check(p >= 0 && p < matrix->panels() && !panels[p], "matmul",
+            "each of {} panels must be laid out once, but panel {} is not", matrix->panels(), p);
+      panels[p] = true;
+    }
+  }
+  for (const auto& [matrix, panels] : seen)
+    Check(std::find(panels.begin(), panels.end(), false) == panels.end(), "matmul",
+          "each of {} panels must be laid out, but one is left out", panels.size());
+  const std::shared_ptr<Chunk[]> memory = Allocate(lines);
+  Chunk* to = memory.get();
+  for (const auto& [matrix, begin, end] : order)
+    for (int64_t p = begin; p < end; ++p, to += matrix->panel_lines()) {
+      std::memcpy(to, matrix->panel(p), sizeof(Chunk) * matrix->panel_lines());
+      matrix->panels_[p] = to->words;
+    }
+  for (const auto& [matrix, panels] : seen) matrix->memory_ = memory;
 }
 
 }  // namespace linattn
