@@ -17,10 +17,8 @@ double Sinc(double x) {
   const double y = std::numbers::pi * x;
   return std::abs(y) < 1e-9 ? 1 : std::sin(y) / y;
 }
-double Kaiser(double x) {  // x in [-1,1]
-  return std::abs(x) >= 1
-             ? 0
-             : std::cyl_bessel_i(0, kBeta * std::sqrt(1 - x * x)) / std::cyl_bessel_i(0, kBeta);
+double Kaiser(double x) {  // x in [-1,1]; not scaled
+  return std::abs(x) >= 1 ? 0 : std::cyl_bessel_i(0, kBeta * std::sqrt(1 - x * x));
 }
 
 }  // namespace
@@ -41,6 +39,7 @@ Resampler::Resampler(int64_t from, int64_t to) {
         "{} Hz cannot be resampled to {} Hz: the ratio {}/{} needs too long a filter", from, to,
         up_, down_);
   filter_.resize(up_ * taps_);
+  std::vector<double> taps(taps_);
   for (int64_t p = 0; p < up_; ++p) {
     double sum = 0;
     const auto at = [&](int64_t j) {  // distance of tap j from the output, in inputs
@@ -49,9 +48,9 @@ Resampler::Resampler(int64_t from, int64_t to) {
     const auto tap = [&](int64_t j) {
       return Sinc(cutoff * at(j)) * Kaiser(at(j) / static_cast<double>(half));
     };
-    for (int64_t j = 0; j < taps_; ++j) sum += tap(j);
+    for (int64_t j = 0; j < taps_; ++j) sum += taps[j] = tap(j);
     for (int64_t j = 0; j < taps_; ++j)
-      filter_[p * taps_ + j] = static_cast<float>(tap(j) / sum);  // a constant stays what it is
+      filter_[p * taps_ + j] = static_cast<float>(taps[j] / sum);  // a constant stays what it is
   }
   Reset();
 }

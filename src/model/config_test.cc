@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "model/layer.h"
 #include "model/parameters.h"
 
 namespace linattn {
@@ -177,6 +178,61 @@ TEST(ConfigTest, WrongValuesAreNamed) {
   EXPECT_THAT(
       with([](auto& c) { c.mixers[2] = "softmax", c.rope_theta = 1e4, c.attn_head_dim = 5; }),
       HasSubstr("even head dimension"));
+}
+
+ModelConfig Speech() {
+  ModelConfig c;
+  c.task = "speech", c.head = "categorical", c.position = "sinusoidal", c.causal = false;
+  c.input_features = 40, c.subsample = 4, c.sample_rate = 8000, c.vocab = 3, c.max_len = 10;
+  c.units = {"", "a", "b"}, c.input_mean.assign(40, -2.5), c.input_deviation.assign(40, 1.5);
+  c.mixers = {"linear", "gated_delta", "softmax", "kda"};
+  return c;
+}
+
+TEST(ConfigTest, FramesRoundUpToRows) {  // E10
+  ModelConfig c = Speech();
+  for (const int64_t factor : {4, 8}) {
+    c.subsample = factor;
+    for (const int64_t frames : {1, 3, 4, 5, 7, 8, 9})
+      EXPECT_EQ(c.RowsOf(frames), frames <= factor ? 1 : frames <= 2 * factor ? 2 : 3);
+  }
+}
+
+TEST(ConfigTest, SpeechTravelsAndIsChecked) {
+  const ModelConfig c = Speech();
+  CheckConfig(c);
+  EXPECT_EQ(ToJson(ConfigFromJson(ToJson(c))), ToJson(c));
+  EXPECT_EQ(Parameters(c)[0].name, "input.weight");
+  EXPECT_EQ(Parameters(c)[0].shape, (std::vector<int64_t>{256, 160}));
+  const auto with = [&](const std::function<void(ModelConfig&)>& change) {
+    ModelConfig changed = c;
+    change(changed);
+    return MessageOf([&] { CheckConfig(changed); });
+  };
+  EXPECT_THAT(with([](auto& c) { c.blank = 3; }), HasSubstr("blank must be from 0 to 2"));
+  EXPECT_THAT(with([](auto& c) { c.units.pop_back(); }), HasSubstr("units must have 3 entries"));
+  EXPECT_THAT(with([](auto& c) { c.input_mean.pop_back(); }), HasSubstr("input_mean must have 40"));
+  EXPECT_THAT(with([](auto& c) { c.input_deviation[3] = 0; }), HasSubstr("above 0, but one is 0"));
+  EXPECT_THAT(with([](auto& c) { c.input_features = 0; }), HasSubstr("input_features"));
+  EXPECT_THAT(with([](auto& c) { c.position = "image"; }), HasSubstr("for speech"));
+  EXPECT_THAT(with([](auto& c) { c.conv_size = 4; }), HasSubstr("layer 0: conv_size must be 0"));
+  EXPECT_THAT(with([](auto& c) { c.causal = true, c.block = "lstm"; }), HasSubstr("bidirectional"));
+}
+
+// Mixers with an order take turns at reading forwards and backwards, with their convolutions.
+TEST(ConfigTest, EncodersReadBothWays) {
+  ModelConfig c = Speech();
+  c.block = "modern", c.mixers = {"gated_delta", "gated_delta", "linear", "kda"};
+  const bool reversed[] = {false, true, false, true};
+  for (int64_t i = 0; i < 4; ++i) {
+    const LayerPlan plan = PlanLayer(c, i);
+    EXPECT_EQ(plan.reversed, reversed[i]);
+    EXPECT_EQ(plan.directed, i != 2);
+    EXPECT_EQ(plan.conv_size, i == 2 ? 0 : 4);
+    EXPECT_EQ(OptionsOf(c, i).causal, i != 2);
+  }
+  c.causal = true;
+  for (int64_t i = 0; i < 4; ++i) EXPECT_FALSE(PlanLayer(c, i).directed);
 }
 
 }  // namespace

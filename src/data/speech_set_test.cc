@@ -1,0 +1,128 @@
+#include "data/speech_set.h"
+
+#include <gmock/gmock.h>
+
+#include <filesystem>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/temporary_directory.h"
+#include "data/audio.h"
+#include "data/manifest.h"
+#include "data/transcript.h"
+
+namespace linattn {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+template <class Run>
+std::string MessageOf(const Run& run) {
+  try {
+    run();
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "no error";
+}
+
+TEST(Manifest, TsvWithAndWithoutNames) {
+  const auto plain = ParseManifest("a.wav\tHello.\nsub/b.flac\tGood day\ttest\r\n\n", "m.tsv");
+  ASSERT_EQ(plain.size(), 2u);
+  EXPECT_EQ(plain[0].audio, "a.wav");
+  EXPECT_EQ(plain[0].split, "");
+  EXPECT_EQ(plain[1].text, "Good day");
+  EXPECT_EQ(plain[1].split, "test");
+  const auto named =
+      ParseManifest("file\tseconds\tnormalised\toriginal\nx.wav\t0.7\tadded\tAdded.", "m.tsv");
+  ASSERT_EQ(named.size(), 1u);
+  EXPECT_EQ(named[0].audio, "x.wav");
+  EXPECT_EQ(named[0].text, "added");
+}
+
+TEST(Manifest, JsonLines) {
+  const auto list = ParseManifest(R"({"audio_filepath": "a.wav", "text": "hi", "duration": 1.5})"
+                                  "\n"
+                                  R"({"audio": "b.wav", "text": "you", "split": "train"})",
+                                  "m.jsonl");
+  ASSERT_EQ(list.size(), 2u);
+  EXPECT_EQ(list[0].audio, "a.wav");
+  EXPECT_EQ(list[1].split, "train");
+}
+
+TEST(Manifest, SaysWhichLineIsWrong) {
+  const auto message = [](const char* text) {
+    return MessageOf([&] { ParseManifest(text, "m"); });
+  };
+  EXPECT_THAT(message(""), HasSubstr("m: must list at least one recording"));
+  EXPECT_THAT(message("a.wav\n"), HasSubstr("m, line 1: must have 2 or 3 fields"));
+  EXPECT_THAT(message("a\tb\n\nc\n"), HasSubstr("m, line 3"));
+  EXPECT_THAT(message("a\tb\tdev\n"), HasSubstr("must be train, validation or test, but is 'dev'"));
+  EXPECT_THAT(message("file\ttext\nx\n"), HasSubstr("m, line 2: must have 2 fields"));
+  EXPECT_THAT(message("{\"audio\": \"a\"}"), HasSubstr("lacks 'text'"));
+  EXPECT_THAT(message("{\"audio\": 3, \"text\": \"\"}"), HasSubstr("'audio' must be a string"));
+  EXPECT_THAT(message("{\"audio\": \"a\", \"file\": \"a\", \"text\": \"\"}"),
+              HasSubstr("says again"));
+  EXPECT_THAT(message("{\"audio\""), HasSubstr("m, line 1 is not valid JSON"));
+}
+
+TEST(Transcript, IsWhatIsSpoken) {
+  EXPECT_EQ(NormaliseTranscript("Press 1 -- or 42, 'please'..."), "press one or forty two please");
+  EXPECT_EQ(NormaliseTranscript("party's  last\tname"), "party's last name");
+  EXPECT_EQ(NormaliseTranscript("..."), "");
+  EXPECT_EQ(NormaliseTranscript("dial 911"), std::nullopt);
+  EXPECT_EQ(NormaliseTranscript("w00t"), std::nullopt);
+  EXPECT_EQ(NormaliseTranscript("na\xC3\xAFve"), "na\xC3\xAFve");
+  EXPECT_THAT(Characters("a\xC3\xAF"
+                         "\xFF"),
+              ElementsAre("a", "\xC3\xAF", "\xFF"));
+}
+
+TEST(Transcript, Phonemes) {
+  const auto dictionary =
+      Pronunciations::Parse("read R EH D\nread(2) R IY D\nit IH T\n", "dictionary");
+  EXPECT_THAT(*dictionary.Phonemes("read it"), ElementsAre("R", "EH", "D", "IH", "T"));
+  std::string unknown;
+  EXPECT_EQ(dictionary.Phonemes("read that", &unknown), std::nullopt);
+  EXPECT_EQ(unknown, "that");
+  EXPECT_THROW(Pronunciations::Parse("\n", "empty"), Error);
+}
+
+TEST(SpeechSet, WordsInFoldersAndDigitsInNames) {
+  const TemporaryDirectory directory;
+  const Audio audio{8000, std::vector<float>(400)};
+  std::filesystem::create_directories(directory / "stop");
+  for (const char* name : {"stop/a.wav", "stop/b.wav", "7_jackson_0.wav", "notes.txt"})
+    WriteWav(directory / name, audio);
+  const SpeechSet set = LoadSpeech({"wav:" + directory.path(), "characters", ""});
+  ASSERT_EQ(set.utterances.size(), 3u);
+  EXPECT_EQ(set.utterances[0].name, "7_jackson_0.wav");
+  EXPECT_THAT(set.utterances[0].units, ElementsAre("s", "e", "v", "e", "n"));
+  EXPECT_THAT(set.utterances[2].units, ElementsAre("s", "t", "o", "p"));
+  EXPECT_THAT(MessageOf([&] {
+                LoadSpeech({"wav:" + directory / "none", "characters", ""});
+              }),
+              HasSubstr("must be a folder"));
+}
+
+TEST(SpeechSet, PathsAreRelativeToTheManifestAndSplitsAreFixed) {
+  const TemporaryDirectory directory;
+  std::string text;
+  for (int i = 0; i < 100; ++i) text += fmt::format("clips/{}.wav\tword {}\n", i, i % 10);
+  WriteFileAtomic(directory / "m.tsv", text + "x.wav\t...\ny.wav\tone\ttest\n");
+  const SpeechSet set = LoadSpeech({directory / "m.tsv", "characters", ""});
+  ASSERT_EQ(set.utterances.size(), 101u);
+  EXPECT_THAT(set.left_out, ElementsAre("x.wav: no words"));
+  int64_t count[3] = {};
+  for (const Utterance& u : set.utterances) ++count[static_cast<int>(u.split)];
+  EXPECT_EQ(set.utterances[0].path, directory / "clips/0.wav");
+  EXPECT_EQ(set.utterances.back().split, Split::kTest);
+  // What is trained on today must not be tested on tomorrow.
+  EXPECT_EQ(set.utterances[0].split, Split::kTrain);
+  EXPECT_EQ(count[1], 7);
+  EXPECT_EQ(count[2], 8);
+}
+
+}  // namespace
+}  // namespace linattn
