@@ -22,32 +22,39 @@ HWY_BEFORE_NAMESPACE();
 namespace linattn {
 namespace HWY_NAMESPACE {
 
-// `rounds` of kChains independent products of `parts` each: they cover the latency of two units.
-// Returns the number of operations. What is read anew each time keeps the compiler from merging
-// chains, and `sink` from leaving them out.
+// `rounds` of a tile of products of `parts` each, as a kernel does them but from the first cache.
+// There are as many sums as cover the latency of two units. Returns the number of operations. What
+// is read anew each time keeps the compiler from merging products, and `sink` from leaving them
+// out.
 template <class Dot>
 double DotRounds(int64_t rounds, int64_t parts, float* sink) {
-  constexpr int kChains = 12;
-  Chunk words[2] = {};
-  typename Dot::Sum sum[kChains];
-#pragma GCC unroll 12
-  for (int i = 0; i < kChains; ++i) {
-    asm volatile("" : : "r"(words) : "memory");
-    sum[i] = Dot::Start(static_cast<int32_t>(words[0].words[0]));
-    Dot::Add(sum[i], Dot::SetLeft(words[0].words[0]), Dot::LoadRight(words[1].words));
-  }
+  constexpr int64_t kRows = 2, kColumns = HWY_TARGET <= HWY_AVX3 ? 6 : 4;
+  Chunk words[kColumns] = {};
+  asm volatile("" : : "r"(words) : "memory");
+  typename Dot::Right column[kColumns];
+#pragma GCC unroll 6
+  for (int64_t n = 0; n < kColumns; ++n) column[n] = Dot::LoadRight(words[n].words);
+  typename Dot::Sum sum[kRows][kColumns];
+#pragma GCC unroll 2
+  for (int64_t m = 0; m < kRows; ++m)
+#pragma GCC unroll 6
+    for (int64_t n = 0; n < kColumns; ++n) sum[m][n] = Dot::Start(0);
   for (int64_t r = 0; r < rounds; ++r) {
     asm volatile("" : : "r"(words) : "memory");
-    const auto left = Dot::SetLeft(words[0].words[0]);
-    const auto right = Dot::LoadRight(words[1].words);
-#pragma GCC unroll 12
-    for (int i = 0; i < kChains; ++i) Dot::Add(sum[i], left, right);
+    const typename Dot::Left rows[kRows] = {Dot::SetLeft(words[0].words[0]),
+                                            Dot::SetLeft(words[1].words[0])};
+#pragma GCC unroll 2
+    for (int64_t m = 0; m < kRows; ++m)
+#pragma GCC unroll 6
+      for (int64_t n = 0; n < kColumns; ++n) Dot::Add(sum[m][n], rows[m], column[n]);
   }
-  FloatVector total = Dot::Float(sum[0]);
-#pragma GCC unroll 12
-  for (int i = 1; i < kChains; ++i) total = hn::Add(total, Dot::Float(sum[i]));
+  FloatVector total = hn::Zero(FloatTag());
+#pragma GCC unroll 2
+  for (int64_t m = 0; m < kRows; ++m)
+#pragma GCC unroll 6
+    for (int64_t n = 0; n < kColumns; ++n) total = hn::Add(total, Dot::Float(sum[m][n]));
   *sink += hn::GetLane(hn::SumOfLanes(FloatTag(), total));
-  return static_cast<double>(2 * rounds * kChains * parts * kLanes);
+  return static_cast<double>(2 * rounds * kRows * kColumns * parts * kLanes);
 }
 
 double TypedDotRounds(WeightType type, int64_t rounds, float* sink) {

@@ -7,7 +7,7 @@ namespace linattn {
 // two.
 struct MachinePeak {
   int threads = 0;
-  // On registers alone, by the widest instructions that the kernels use.
+  // By the widest instructions that the kernels use, with nothing to wait for.
   double float32_gflops = 0, bfloat16_gflops = 0, int8_gops = 0;
   // Reading what lies in each thread's L2, in the shared L3, and in neither; all threads together.
   double l2_gbps = 0, l3_gbps = 0, memory_gbps = 0;
