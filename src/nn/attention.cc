@@ -168,6 +168,7 @@ Attention::Projected Attention::Project(const Tensor& x) const {
   const Tensor all =
       ForwardTogether(x, {q_proj_, k_proj_, v_proj_, decay_.first, b_proj_, gate_.first});
   const int64_t qkv = rows(q_proj_) + rows(k_proj_) + rows(v_proj_);
+  if (all.size(-1) == qkv) return {.qkv = all};
   const auto parts =
       all.split_with_sizes({qkv, rows(decay_.first), rows(b_proj_), rows(gate_.first)}, -1);
   return {parts[0], decay_.Finish(parts[1]), parts[2], gate_.Finish(parts[3])};
@@ -191,8 +192,11 @@ Attention::Heads Attention::ByHead(const Tensor& qkv, const Pass& pass) const {
   const LayerPlan& p = plan_;
   const Tensor x = p.conv_size > 0 ? Convolved(qkv, pass) : qkv;
   const int64_t keys = p.key_channels();
+  if (keys > 0 && p.map_dim == 0 && p.rope_theta == 0) {
+    return {.packed = {x, p.heads, p.key_heads(), p.value_heads, p.head_dim, p.value_dim}};
+  }
   const auto parts = x.split_with_sizes({p.query_channels(), keys, p.value_channels()}, -1);
-  Heads heads{ByHeads(parts[0], p.heads), {}, ByHeads(parts[2], p.value_heads)};
+  Heads heads{.q = ByHeads(parts[0], p.heads), .v = ByHeads(parts[2], p.value_heads)};
   if (keys > 0) heads.k = ByHeads(parts[1], p.key_heads());
   if (p.map_dim > 0) {
     heads.q = feature_map_q_->Forward(heads.q);
@@ -241,7 +245,7 @@ Tensor Attention::Forward(const Tensor& x, const Pass& pass) const {
   const auto [qkv, decay, beta, gate] = Project(x);
   const Heads heads = ByHead(qkv, pass);
   MixTensors in;
-  in.q = heads.q, in.k = heads.k, in.v = heads.v;
+  in.q = heads.q, in.k = heads.k, in.v = heads.v, in.packed = heads.packed;
   in.g = LogDecay(decay, x);
   if (plan_.beta()) in.beta = at::sigmoid(Wide(beta)) * beta_factor_;
   in.mask = pass.mask;

@@ -11,6 +11,7 @@
 #include "model/layer.h"
 #include "nn/carry.h"
 #include "nn/projection.h"
+#include "ops/mix_op.h"
 
 namespace linattn::nn {
 
@@ -49,10 +50,11 @@ struct Attention : torch::nn::Module {
 
  private:
   struct Projected {
-    at::Tensor qkv, decay, beta, gate;  // [B,T,channels]; logits
+    at::Tensor qkv{}, decay{}, beta{}, gate{};  // [B,T,channels]; logits
   };
   struct Heads {
-    at::Tensor q, k, v;  // [B,T,heads,channels]
+    at::Tensor q{}, k{}, v{};  // [B,T,heads,channels]
+    PackedHeads packed{};      // instead of them, where nothing stands before the mixer
   };
   GatePath AddGate(const std::string& name, int64_t out, int64_t rank, bool with_bias);
   void AddGates(const ModelConfig& config);

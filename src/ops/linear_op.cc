@@ -22,31 +22,50 @@ Tensor AsMatrix(const Tensor& x, int64_t columns) {
   return fits ? matrix : matrix.contiguous();
 }
 
-// C = op(A) op(B) + bias; A and B are matrices of AsMatrix.
-void Matmul(const Tensor& A, bool a_transposed, const Tensor& B, bool b_transposed,
-            const Tensor& bias, const Tensor& C) {
-  MatmulSpec s{.M = C.size(0), .N = C.size(1), .K = A.size(a_transposed ? 0 : 1)};
-  s.a_row = A.stride(0), s.b_row = B.stride(0), s.c_row = C.stride(0);
-  if (a_transposed) std::swap(s.a_row, s.a_column);
-  if (b_transposed) std::swap(s.b_row, s.b_column);
+// C = A W + bias or, transposed, A W^T + bias. A and C are matrices of AsMatrix, W [out,in] is
+// float32.
+void Multiply(const Tensor& A, const Tensor& W, bool transposed, const Tensor& bias,
+              const Tensor& C) {
+  MatmulSpec s{.M = C.size(0), .N = C.size(1), .K = A.size(1)};
+  s.a_row = A.stride(0), s.b_row = W.stride(0), s.c_row = C.stride(0);
+  if (transposed) std::swap(s.b_row, s.b_column);
   s.in = DTypeOfTensor(A, "linear"), s.out = DTypeOfTensor(C, "linear");
   s.bias = bias.defined();
+  if (s.M == 0 || s.N == 0) return;
   if (s.K == 0) {
     C.zero_();
     if (s.bias) C.add_(bias);
     return;
   }
-  DnnlMatmul(s, A.data_ptr(), B.data_ptr(), s.bias ? bias.data_ptr<float>() : nullptr,
+  s.packed = true;
+  const Tensor packed = at::empty({PackedBytes(s)}, at::kByte);
+  PackB(s, W.data_ptr<float>(), packed.data_ptr());
+  DnnlMatmul(s, A.data_ptr(), packed.data_ptr(), s.bias ? bias.data_ptr<float>() : nullptr,
              C.data_ptr());
+}
+
+// d_Y^T X, [out,in] float32.
+Tensor WeightGradient(const Tensor& d_Y, const Tensor& X) {
+  WeightGradientSpec s{.rows = X.size(0), .in = X.size(1), .out = d_Y.size(1)};
+  const auto options = X.options().dtype(at::kFloat);
+  if (s.rows == 0 || s.in == 0) return at::zeros({s.out, s.in}, options);
+  s.type = DTypeOfTensor(X, "linear");
+  s.transposed = s.in > s.out;  // wide ones come out transposed 10 to 25% faster
+  const Tensor gaps_closed[] = {d_Y.contiguous(), X.contiguous()};
+  const Tensor d_W = at::empty(
+      s.transposed ? at::IntArrayRef{s.in, s.out} : at::IntArrayRef{s.out, s.in}, options);
+  DnnlWeightGradient(s, gaps_closed[0].data_ptr(), gaps_closed[1].data_ptr(),
+                     d_W.data_ptr<float>());
+  return s.transposed ? d_W.t().contiguous() : d_W;
 }
 
 struct LinearFunction : torch::autograd::Function<LinearFunction> {
   static Tensor forward(AutogradContext* ctx, const Tensor& x, const Tensor& weight,
                         const c10::optional<Tensor>& bias) {
-    const Tensor W = AsMatrix(weight.to(x.scalar_type()), weight.size(1));  // [out, in]
-    const Tensor X = AsMatrix(x, weight.size(1));                           // [rows, in]
+    const Tensor W = AsMatrix(weight, weight.size(1));  // [out, in]
+    const Tensor X = AsMatrix(x, weight.size(1));       // [rows, in]
     const Tensor Y = at::empty({X.size(0), W.size(0)}, X.options());
-    Matmul(X, false, W, true, bias ? bias->contiguous() : Tensor(), Y);
+    Multiply(X, W, true, bias ? bias->contiguous() : Tensor(), Y);
     ctx->save_for_backward({X, W});
     ctx->saved_data["shape"] = x.sizes();
     ctx->saved_data["needs"] = x.requires_grad();
@@ -63,11 +82,10 @@ struct LinearFunction : torch::autograd::Function<LinearFunction> {
     Tensor d_x, d_bias;
     if (ctx->saved_data["needs"].toBool()) {
       d_x = at::empty(X.sizes(), X.options());
-      Matmul(d_Y, false, W, false, {}, d_x);
+      Multiply(d_Y, W, false, {}, d_x);
       d_x = d_x.view(ctx->saved_data["shape"].toIntVector());
     }
-    const Tensor d_W = at::empty(W.sizes(), W.options().dtype(at::kFloat));
-    Matmul(d_Y, true, X, false, {}, d_W);
+    const Tensor d_W = WeightGradient(d_Y, X);
     if (ctx->saved_data["bias"].toBool()) {
       d_bias = at::empty({W.size(0)}, d_W.options());
       ColumnSums(ViewOf(d_Y, "linear"), d_bias.data_ptr<float>());

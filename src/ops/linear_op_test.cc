@@ -58,12 +58,13 @@ void ExpectCloseToFloat64(const Case& c, at::ScalarType type, double tolerance) 
 
 TEST(LinearOp, Float32MatchesFloat64) {
   for (const auto& c : {MakeCase({5, 7}, 12, 3), MakeCase({1}, 1, 1), MakeCase({130}, 257, 65),
-                        MakeCase({2, 3, 4}, 8, 30)})
+                        MakeCase({65}, 33, 100), MakeCase({2, 3, 4}, 8, 30)})
     ExpectCloseToFloat64(c, at::kFloat, 2e-6);  // sums of up to 257 terms of size 1
 }
 
 TEST(LinearOp, BFloat16MatchesFloat64OfTheRoundedInputs) {
-  for (const auto& c : {MakeCase({5, 7}, 12, 3), MakeCase({130}, 257, 65), MakeCase({1}, 1, 1)})
+  for (const auto& c : {MakeCase({5, 7}, 12, 3), MakeCase({130}, 257, 65), MakeCase({1}, 1, 1),
+                        MakeCase({65}, 33, 100)})
     ExpectCloseToFloat64(c, at::kBFloat16, 4e-3);  // outputs have 8 bits: 2^-8
 }
 

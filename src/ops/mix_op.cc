@@ -20,6 +20,20 @@ using Optional = c10::optional<Tensor>;
 // The differentiable inputs, in the order of their gradients.
 enum Input { kQ, kK, kV, kG, kBeta, kS0, kZ0, kInputs };
 
+// Views of q, k and v in a tensor of packed channels.
+std::array<Tensor, 3> SplitHeads(const PackedHeads& p, const Tensor& all) {
+  const std::array<std::array<int64_t, 2>, 3> shapes{
+      {{p.heads, p.key_dim}, {p.key_heads, p.key_dim}, {p.value_heads, p.value_dim}}};
+  std::array<Tensor, 3> parts;
+  int64_t channel = 0;
+  for (int i = 0; i < 3; ++i) {
+    const auto [heads, dim] = shapes[i];
+    parts[i] = all.narrow(2, channel, heads * dim).unflatten(2, {heads, dim});
+    channel += heads * dim;
+  }
+  return parts;
+}
+
 // What does not depend on gradients; shared by forward and backward.
 struct Call {
   const Mixer* mixer;
@@ -87,20 +101,19 @@ Outputs RunForward(const Call& call, const variable_list& x) {
   return out;
 }
 
-// d_x for the inputs that need one, undefined for the others.
-variable_list RunBackward(const Call& call, const variable_list& x, const Outputs& out,
-                          const std::array<bool, kInputs>& needed,
-                          const variable_list& cotangents) {
+// Writes d_x for the inputs that need one: into `gradients` where those are defined already.
+void RunBackward(const Call& call, const variable_list& x, const Outputs& out,
+                 const std::array<bool, kInputs>& needed, const variable_list& cotangents,
+                 variable_list& gradients) {
   const auto where = call.mixer->name;
   const MixerInputs in = InputsOf(call, x);
   MixerGradients g;
   g.d_o = ViewOf(cotangents[0], where);
   g.d_ST = ViewOf(cotangents[1], where), g.d_zT = ViewOf(cotangents[2], where);
   const std::array views{&g.d_q, &g.d_k, &g.d_v, &g.d_g, &g.d_beta, &g.d_S0, &g.d_z0};
-  variable_list gradients(kInputs);
   for (int i = 0; i < kInputs; ++i) {
     if (!needed[i]) continue;
-    gradients[i] = at::empty(x[i].sizes(), x[i].options());
+    if (!gradients[i].defined()) gradients[i] = at::empty(x[i].sizes(), x[i].options());
     *views[i] = ViewOf(gradients[i], where);
   }
   if (call.reference) {
@@ -109,7 +122,6 @@ variable_list RunBackward(const Call& call, const variable_list& x, const Output
     const Tensor scratch = Scratch(*call.mixer, CheckInputs(*call.mixer, in));
     call.mixer->backward(in, out.views(where), g, scratch.data_ptr());
   }
-  return gradients;
 }
 
 // Travels in AutogradContext::saved_data, whose values are IValues.
@@ -120,13 +132,18 @@ struct CallHolder : torch::CustomClassHolder {
 
 struct MixFunction : torch::autograd::Function<MixFunction> {
   static variable_list forward(AutogradContext* ctx, c10::intrusive_ptr<CallHolder> holder,
-                               const Optional& q, const Optional& k, const Optional& v,
-                               const Optional& g, const Optional& beta, const Optional& S0,
-                               const Optional& z0) {
+                               const Optional& packed, const Optional& q, const Optional& k,
+                               const Optional& v, const Optional& g, const Optional& beta,
+                               const Optional& S0, const Optional& z0) {
     variable_list x;
     for (const auto* input : {&q, &k, &v, &g, &beta, &S0, &z0}) {
       holder->needed[x.size()] = input->has_value() && (*input)->requires_grad();
       x.push_back(RowsContiguous(input->value_or(Tensor())));
+    }
+    if (packed) {
+      const auto parts = SplitHeads(holder->call.tensors.packed, RowsContiguous(*packed));
+      std::copy(parts.begin(), parts.end(), x.begin());
+      std::fill_n(holder->needed.begin(), 3, packed->requires_grad());
     }
     const Outputs out = RunForward(holder->call, x);
     x.insert(x.end(), {out.o, out.norm});
@@ -147,36 +164,57 @@ struct MixFunction : torch::autograd::Function<MixFunction> {
     x.resize(kInputs);
     cotangents.resize(3);
     for (auto& cotangent : cotangents) cotangent = RowsContiguous(cotangent);
-    auto gradients = RunBackward(holder->call, x, out, holder->needed, cotangents);
-    gradients.insert(gradients.begin(), Tensor());  // of the holder
+    variable_list gradients(kInputs);
+    const PackedHeads& packed = holder->call.tensors.packed;
+    Tensor d_packed;
+    if (packed.heads > 0 && holder->needed[kQ]) {
+      d_packed = at::empty({x[kQ].size(0), x[kQ].size(1), packed.channels()}, x[kQ].options());
+      const auto parts = SplitHeads(packed, d_packed);
+      std::copy(parts.begin(), parts.end(), gradients.begin());
+    }
+    RunBackward(holder->call, x, out, holder->needed, cotangents, gradients);
+    if (packed.heads > 0) std::fill_n(gradients.begin(), 3, Tensor());
+    gradients.insert(gradients.begin(), {Tensor(), d_packed});  // of the holder, of packed
     return gradients;
   }
 };
 
-void CheckDTypes(const Mixer& mixer, const std::array<const Tensor*, kInputs>& x, bool reference) {
+void CheckPacked(const Mixer& mixer, const PackedHeads& p) {
+  Check(p.all.dim() == 3 && p.all.size(2) == p.channels(), mixer.name,
+        "packed q, k and v must be [B,T,{}], but have {} axes and end in {}", p.channels(),
+        p.all.dim(), p.all.dim() ? p.all.size(-1) : 0);
+}
+
+void CheckDTypes(const Mixer& mixer, const std::array<const Tensor*, kInputs>& x,
+                 at::ScalarType type) {
   for (const Tensor* t : x)
-    Check(!t->defined() || (t->scalar_type() == at::kDouble) == reference, mixer.name,
+    Check(!t->defined() || (t->scalar_type() == at::kDouble) == (type == at::kDouble), mixer.name,
           "either all tensors or none are float64, but q is {} and another is {}",
-          c10::toString(x[kQ]->scalar_type()), c10::toString(t->scalar_type()));
+          c10::toString(type), c10::toString(t->scalar_type()));
 }
 
 }  // namespace
 
 MixResult Mix(const Mixer& mixer, const MixTensors& in) {
   const std::array x{&in.q, &in.k, &in.v, &in.g, &in.beta, &in.S0, &in.z0};
-  Check(in.q.defined() && in.k.defined() && in.v.defined(), mixer.name, "q, k and v must be given");
+  const Tensor& packed = in.packed.all;
+  const bool apart = in.q.defined() && in.k.defined() && in.v.defined();
+  Check(packed.defined() ? !in.q.defined() && !in.k.defined() && !in.v.defined() : apart,
+        mixer.name, "q, k and v must be given, all apart or all packed");
+  if (packed.defined()) CheckPacked(mixer, in.packed);
   auto holder = c10::make_intrusive<CallHolder>();
   holder->call = {.mixer = &mixer, .tensors = in};
   for (auto* t : {&holder->call.tensors.q, &holder->call.tensors.k, &holder->call.tensors.v,
                   &holder->call.tensors.g, &holder->call.tensors.beta, &holder->call.tensors.S0,
-                  &holder->call.tensors.z0})
+                  &holder->call.tensors.z0, &holder->call.tensors.packed.all})
     t->reset();  // autograd keeps them
-  holder->call.reference = in.q.scalar_type() == at::kDouble;
-  CheckDTypes(mixer, x, holder->call.reference);
+  const auto type = (packed.defined() ? packed : in.q).scalar_type();
+  holder->call.reference = type == at::kDouble;
+  CheckDTypes(mixer, x, type);
   const auto optional = [](const Tensor& t) { return t.defined() ? Optional(t) : c10::nullopt; };
   const auto results =
-      MixFunction::apply(holder, optional(in.q), optional(in.k), optional(in.v), optional(in.g),
-                         optional(in.beta), optional(in.S0), optional(in.z0));
+      MixFunction::apply(holder, optional(packed), optional(in.q), optional(in.k), optional(in.v),
+                         optional(in.g), optional(in.beta), optional(in.S0), optional(in.z0));
   MixResult result{.o = results[0]};
   if (results.size() > 1) result.ST = results[1];
   if (results.size() > 2) result.zT = results[2];

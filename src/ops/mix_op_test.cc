@@ -143,6 +143,40 @@ TEST_P(EveryMixer, Float32AndBFloat16MatchFloat64) {
   }
 }
 
+// What a projection wrote, handed over whole: the same bits, and one gradient for all of it.
+TEST_P(EveryMixer, PackedHeadsAreTheSame) {
+  for (const auto type : {at::kDouble, at::kFloat}) {
+    const auto apart = RandomInputs(mixer, {}, type);
+    auto in = apart;
+    in.packed = {.heads = apart.q.size(2),
+                 .key_heads = apart.k.size(2),
+                 .value_heads = apart.v.size(2),
+                 .key_dim = 3,
+                 .value_dim = 2};
+    in.packed.all = at::cat({apart.q.flatten(2), apart.k.flatten(2), apart.v.flatten(2)}, 2);
+    in.packed.all.requires_grad_();
+    in.q.reset(), in.k.reset(), in.v.reset();
+    for (const auto* x : {&apart.q, &apart.k, &apart.v}) x->requires_grad_();
+    const Tensor o = Mix(mixer, in).o, expected = Mix(mixer, apart).o;
+    const Tensor d_o = at::randn(o.sizes(), type);
+    o.backward(d_o), expected.backward(d_o);
+    EXPECT_TRUE(at::equal(o, expected));
+    const auto flat = [](const Tensor& x) { return x.grad().flatten(2); };
+    const Tensor together = at::cat({flat(apart.q), flat(apart.k), flat(apart.v)}, 2);
+    EXPECT_TRUE(at::equal(in.packed.all.grad(), together));
+  }
+}
+
+TEST(MixOp, PackedHeadsOfTheWrongSizeAreRefused) {
+  MixTensors in;
+  in.packed = {at::randn({1, 2, 11}), 1, 1, 1, 4, 4};
+  EXPECT_THROW(Mix("linear", in), Error);
+  in.packed.all = at::randn({1, 2, 12});
+  EXPECT_EQ(Mix("linear", in).o.sizes(), (std::vector<int64_t>{1, 2, 1, 4}));
+  in.q = at::randn({1, 2, 1, 4});
+  EXPECT_THROW(Mix("linear", in), Error);
+}
+
 TEST_P(EveryMixer, NoGradientForWhatNeedsNone) {
   auto in = RandomInputs(mixer, {}, at::kFloat);
   in.v.requires_grad_();
