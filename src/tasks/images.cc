@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <numeric>
 
 #include "base/error.h"
 #include "base/png.h"
@@ -14,15 +13,6 @@ namespace {
 
 // Streams of the seed: an epoch's order, and whether an image is mirrored.
 constexpr uint64_t kOrderStream = uint64_t{1} << 62, kFlipStream = uint64_t{1} << 61;
-
-// A permutation of 0..n-1: Fisher-Yates.
-std::vector<int64_t> Permutation(int64_t n, uint64_t seed, uint64_t stream) {
-  std::vector<int64_t> order(n);
-  std::iota(order.begin(), order.end(), int64_t{0});
-  Random random(seed, stream);
-  for (int64_t i = n - 1; i > 0; --i) std::swap(order[i], order[random.Below(i + 1)]);
-  return order;
-}
 
 // Pictures, sub-pixel by sub-pixel. Every epoch passes through all of them in an order of its own.
 class ImagesTask : public Task {

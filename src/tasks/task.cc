@@ -3,8 +3,10 @@
 #include <ATen/ATen.h>
 
 #include <numbers>
+#include <numeric>
 
 #include "base/error.h"
+#include "base/random.h"
 #include "nn/loss.h"
 
 namespace linattn {
@@ -15,9 +17,10 @@ std::unique_ptr<Task> MakeTask(const TaskOptions& options) {
   const std::string& task = options.model.task;
   if (task == "images") return MakeImagesTask(options);
   if (task == "text") return MakeTextTask(options);
+  if (task == "speech") return MakeSpeechTask(options);
   if (task == "copy") return MakeCopyTask(options);
   if (task == "recall") return MakeRecallTask(options);
-  Fail("task", "task must be one of images, text, copy, recall, but is '{}'", task);
+  Fail("task", "task must be one of images, text, speech, copy, recall, but is '{}'", task);
 }
 
 bool ReadsData(std::string_view task) { return task != "copy" && task != "recall"; }
@@ -38,9 +41,17 @@ Tally Accuracy(const at::Tensor& outputs, const Batch& batch) {
   return {best.eq(wanted).sum().item<double>(), static_cast<double>(index.numel())};
 }
 
-void NameClasses(const Task& task, ModelConfig& model) {
-  const std::vector<std::string> names = task.class_names();
+void Task::FitModel(ModelConfig& model) const {
+  const std::vector<std::string> names = class_names();
   if (model.class_names.empty() && std::ssize(names) == model.classes) model.class_names = names;
+}
+
+std::vector<int64_t> Permutation(int64_t n, uint64_t seed, uint64_t stream) {
+  std::vector<int64_t> order(n);
+  std::iota(order.begin(), order.end(), int64_t{0});
+  Random random(seed, stream);
+  for (int64_t i = n - 1; i > 0; --i) std::swap(order[i], order[random.Below(i + 1)]);
+  return order;
 }
 
 Batch EmptyBatch(int64_t rows, int64_t length) {

@@ -15,9 +15,14 @@
 namespace linattn {
 
 struct Batch {
-  at::Tensor inputs;   // [B,T] int64, what the model reads: the start token, then symbols 0..T-2
-  at::Tensor targets;  // [B,T] int64 symbols 0..T-1; -1: not scored
-  int64_t tokens = 0;  // scored ones, by which its loss is weighted
+  at::Tensor inputs{};   // [B,T] int64, what the model reads: the start token, then symbols 0..T-2;
+                         // or [B,T,row width] frames
+  at::Tensor targets{};  // [B,T] int64 symbols 0..T-1; -1: not scored. Undefined with CTC
+  int64_t tokens = 0;    // scored ones (rows that are there), by which its loss is weighted
+  at::Tensor mask{};     // [B,T] bool, or undefined: all are there
+  std::vector<int64_t> lengths{};              // [B] rows of each, and
+  std::vector<std::vector<int32_t>> labels{};  // [B] what they spell: CTC's
+  const at::Tensor* mask_or_null() const { return mask.defined() ? &mask : nullptr; }
 };
 
 struct TaskOptions {
@@ -52,6 +57,10 @@ class Task {
 
   virtual std::string Summary() const = 0;                             // one line for the log
   virtual std::vector<std::string> class_names() const { return {}; }  // of the labels, if known
+  // Completes the model's config by what only the data tell: a conditional model without names
+  // takes those of the classes, if they are as many; a model of speech its units and its features'
+  // scale.
+  virtual void FitModel(ModelConfig& model) const;
 
   // The index-th batch ever drawn: a function of the seed and the index alone, so that a resumed
   // run sees what an unbroken one would.
@@ -87,17 +96,18 @@ class Task {
 // By model.task. Throws Error if the data are missing, damaged or do not fit the model.
 std::unique_ptr<Task> MakeTask(const TaskOptions& options);
 
-// A conditional model without names takes those of the task's classes, if they are as many.
-void NameClasses(const Task& task, ModelConfig& model);
-
 // One a kind, each in its own file.
 std::unique_ptr<Task> MakeImagesTask(const TaskOptions& options);
 std::unique_ptr<Task> MakeTextTask(const TaskOptions& options);
+std::unique_ptr<Task> MakeSpeechTask(const TaskOptions& options);
 std::unique_ptr<Task> MakeCopyTask(const TaskOptions& options);
 std::unique_ptr<Task> MakeRecallTask(const TaskOptions& options);
 
 // Scored tokens, and how many of them the outputs rank first. outputs [B,T,vocab].
 Tally Accuracy(const at::Tensor& outputs, const Batch& batch);
+
+// A permutation of 0..n-1, a function of seed and stream: Fisher-Yates.
+std::vector<int64_t> Permutation(int64_t n, uint64_t seed, uint64_t stream);
 
 // Row i of the batch from its symbols: inputs are shifted by one behind `start`.
 void FillRow(Batch& batch, int64_t row, int64_t start, const uint8_t* symbols, int64_t length);

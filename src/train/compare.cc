@@ -109,7 +109,7 @@ class Comparison {
     facts_.equal_state = o_.equal_state;
     facts_.data = task->Summary();
     eval_batches_ = task->eval_batches();
-    for (Entry& entry : entries_) NameClasses(*task, entry.config.model);
+    for (Entry& entry : entries_) task->FitModel(entry.config.model);
   }
 
   // The steps and parameters that all share: the directory's, if it has them, else new ones.

@@ -22,6 +22,12 @@ void VisitData(Config& c, Visit&& visit) {
   visit("limit", c.limit);
   visit("flip", c.flip);
   visit("pairs", c.pairs);
+  visit("dictionary", c.dictionary);
+  visit("unalignable", c.unalignable);
+  visit("time_masks", c.time_masks);
+  visit("time_mask", c.time_mask);
+  visit("mel_masks", c.mel_masks);
+  visit("mel_mask", c.mel_mask);
 }
 
 template <class Config, class Visit>
@@ -242,6 +248,11 @@ void CheckRunConfig(const RunConfig& config) {
   Check(!config.data.source.empty() || !ReadsData(config.model.task), "config",
         "data.source must be a name or a path");
   CheckRange("data.limit", config.data.limit, 0, kMany);
+  CheckChoice("data.unalignable", config.data.unalignable, {"skip", "refuse"});
+  CheckRange("data.time_masks", config.data.time_masks, 0, 1000);
+  CheckRange("data.time_mask", config.data.time_mask, 0, kMany);
+  CheckRange("data.mel_masks", config.data.mel_masks, 0, 1000);
+  CheckRange("data.mel_mask", config.data.mel_mask, 0, 4096);
   CheckRange("train.steps", t.steps, 0, kMany);
   CheckRange("train.minutes", t.minutes, 0, kMany);
   CheckRange("train.batch", t.batch, 1, 1 << 20);

@@ -162,7 +162,7 @@ class Run {
  private:
   // A conditional model knows what its classes are called.
   const RunConfig& WithClassNames() {
-    NameClasses(*task_, config_.model);
+    task_->FitModel(config_.model);
     return config_;
   }
   void OpenMetrics(int64_t step) {
@@ -278,7 +278,7 @@ Run::StepReport Run::Step() {
 
 // The batch's; what it is worth is added to `score`.
 at::Tensor Run::Loss(const Batch& batch, Score& score) {
-  const at::Tensor outputs = learner_.model.Forward(batch.inputs);
+  const at::Tensor outputs = learner_.model.Forward(batch.inputs, batch.mask_or_null());
   const at::Tensor loss = task_->Loss(outputs, batch);
   const auto nats = loss.item<double>();
   score.Add(nats, static_cast<double>(batch.tokens), task_->Measure(outputs.detach(), batch, nats));
@@ -294,7 +294,7 @@ void Run::AddFigures(const Score& score, std::vector<Metrics::Value>& values) co
 
 void Run::RefuseOrSkip(const StepReport& report, const Batch& batch) {
   const bool loss = !std::isfinite(report.loss);
-  std::string layer = loss ? learner_.model.FirstNonFinite(batch.inputs)
+  std::string layer = loss ? learner_.model.FirstNonFinite(batch.inputs, batch.mask_or_null())
                            : FirstNonFiniteTensor(Gradients(learner_.parameters));
   if (layer.empty()) layer = loss ? "the loss" : "the gradient's norm";
   constexpr int64_t kMostSkips = 100;
