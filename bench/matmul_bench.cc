@@ -46,28 +46,32 @@ std::vector<float> Normal(int64_t n) {
   return x;
 }
 
+// Whether the weights are what is waited for.
+bool Streams(const Shape& s) { return s.rows <= 4; }
+
 // How many matrices, so that the weights come from where a decoding step finds them.
 int64_t Copies(const Shape& s, WeightType type) {
-  constexpr int64_t kStreamRows = 4, kBytesPerThread = 6 << 20;
+  constexpr int64_t kBytesPerThread = 6 << 20;
   const int64_t bytes = s.out * s.in * 4 / InputsPerWord(type);
-  return s.rows <= kStreamRows ? kBytesPerThread * omp_get_max_threads() / bytes : 1;
+  return Streams(s) ? kBytesPerThread * omp_get_max_threads() / bytes : 1;
 }
 
-void Count(benchmark::State& state, const Shape& s, WeightType type, int64_t copies) {
-  const double products = static_cast<double>(state.iterations() * copies);
+// After so many products in each iteration.
+void Count(benchmark::State& state, const Shape& s, WeightType type, int64_t each) {
+  const double products = static_cast<double>(state.iterations() * each);
   const double operations = 2.0 * static_cast<double>(s.rows * s.out * s.in);
   const double bytes = static_cast<double>(s.out * s.in * 4 / InputsPerWord(type));
   using benchmark::Counter;
   state.counters["G/s"] = Counter(products * operations / 1e9, Counter::kIsRate);
   state.counters["of_peak"] = Counter(products * operations / 1e9 / PeakOf(type), Counter::kIsRate);
-  if (copies > 1)
+  if (Streams(s))
     state.counters["of_L3"] = Counter(products * bytes / 1e9 / Peak().l3_gbps, Counter::kIsRate);
   state.counters["us"] =
       Counter(products / 1e6, Counter::Flags(Counter::kIsRate | Counter::kInvert));
 }
 
 struct Problem {
-  Problem(Shape s, WeightType type) : x(Normal(s.rows * s.in)), y(Normal(s.rows * s.out)) {
+  Problem(Shape s, WeightType type) : x(Normal(s.rows * s.in)) {
     const auto weight = Normal(s.out * s.in), bias = Normal(s.out);
     for (int64_t i = 0; i < Copies(s, type); ++i)
       matrices.push_back(PackedMatrix::Pack(weight.data(), bias.data(), s.out, s.in, type));
@@ -82,30 +86,46 @@ struct Problem {
   }
   int64_t copies() const { return static_cast<int64_t>(matrices.size()); }
 
-  std::vector<float> x, y;
+  std::vector<float> x;
   std::vector<PackedMatrix> matrices;
+};
+
+// Rows on cache lines of their own.
+struct Output {
+  explicit Output(Shape s) : lines(static_cast<size_t>(s.rows * s.out / kChunkWords)), out(s.out) {}
+  Rows rows() { return {reinterpret_cast<float*>(lines.data()), out}; }
+  std::vector<Chunk> lines;
+  int64_t out;
 };
 
 void RunPanels(benchmark::State& state, Shape s, WeightType type) {
   Problem p(s, type);
-  PreparedRows rows;
-  rows.Prepare(type, s.rows, s.in, {p.x.data(), s.in});
+  const int64_t threads = omp_get_max_threads();
+  PreparedRows shared;
+  shared.Prepare(type, s.rows, s.in, {p.x.data(), s.in});
+  std::vector<PreparedRows> own(static_cast<size_t>(threads), shared);
+  Output y(s);
+  std::vector<Output> own_y(static_cast<size_t>(threads), y);
   constexpr int kRepeats = 8;  // to be long against the start of the threads
   for (auto _ : state) {
 #pragma omp parallel
     for (int repeat = 0; repeat < kRepeats; ++repeat)
-      for (const PackedMatrix& w : p.matrices)
-        MatMulPanels(rows, w, ThreadPart(w, omp_get_thread_num(), omp_get_num_threads()),
-                     {p.y.data(), s.out});
+      for (const PackedMatrix& w : p.matrices) {
+        const int i = omp_get_thread_num();
+        if (Streams(s))
+          MatMulPanels(shared, w, ThreadPart(w, i, threads), y.rows());
+        else
+          MatMulPanels(own[i], w, ThreadPart(w, 0, 1), own_y[i].rows());
+      }
   }
-  Count(state, s, type, kRepeats * p.copies());
+  Count(state, s, type, kRepeats * p.copies() * (Streams(s) ? 1 : threads));
 }
 
 void RunMatMul(benchmark::State& state, Shape s, WeightType type) {
   Problem p(s, type);
+  Output y(s);
   for (auto _ : state)
-    for (const PackedMatrix& w : p.matrices)
-      MatMul(s.rows, {p.x.data(), s.in}, w, {p.y.data(), s.out});
+    for (const PackedMatrix& w : p.matrices) MatMul(s.rows, {p.x.data(), s.in}, w, y.rows());
   Count(state, s, type, p.copies());
 }
 
