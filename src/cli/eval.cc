@@ -22,7 +22,8 @@ Examples:
   linattn eval model.safetensors --data cifar10:DIR --split validation --limit 500 --json
   linattn eval text.safetensors --data book.txt
   linattn eval model.safetensors --data fashion-mnist --dtype int8      what short weights cost
-bits_per_dim (of text: bits_per_byte) is the negative log likelihood of a sub-pixel (a byte) in bits.)";
+bits_per_dim (of text: bits_per_byte) is the negative log likelihood of a sub-pixel (a byte) in bits.
+Bytes are counted whatever the vocabulary, so that models of different ones compare.)";
 
 struct Options {
   WeightType dtype = WeightType::kFloat32;
@@ -34,14 +35,19 @@ struct Options {
 // Sequences of one length, except that the last may be shorter, with their labels.
 struct Examples {
   int64_t count = 0, length = 0;
-  std::vector<uint8_t> symbols;  // one sequence after the other
-  std::vector<int64_t> labels;   // [count] or empty
+  Bytes bytes;                  // the symbols, one sequence after the other,
+  std::vector<int32_t> ids;     // or, of a vocabulary that is not bytes, these
+  std::vector<int64_t> labels;  // [count] or empty
 
-  int64_t size() const { return static_cast<int64_t>(symbols.size()); }
+  int64_t size() const { return std::ssize(bytes) + std::ssize(ids); }
+  std::vector<int32_t> Symbols(int64_t begin, int64_t end) const {
+    if (ids.empty()) return {bytes.begin() + begin, bytes.begin() + end};
+    return {ids.begin() + begin, ids.begin() + end};
+  }
   void Limit(int64_t n) {
     if (n >= count) return;
     count = n;
-    symbols.resize(n * length);
+    (ids.empty() ? bytes.resize(n * length) : ids.resize(n * length));
   }
 };
 
@@ -51,24 +57,37 @@ Examples ImageExamples(const Options& o, const ModelConfig& c) {
         "the pictures must be {} x {} x {} (height, width, channels) for this model, but are {} x "
         "{} x {}",
         c.height, c.width, c.channels, set.height, set.width, set.channels);
-  Examples all{set.count, set.image_size(), set.pixels, {}};
+  Examples all{set.count, set.image_size(), set.pixels, {}, {}};
   all.labels.assign(set.labels.begin(), set.labels.end());
   return all;
 }
 
 // The file cut into pieces of the model's length.
-Examples TextExamples(const Options& o, const ModelConfig& c) {
-  Bytes bytes = ReadFile(o.data, "eval");
-  const int64_t size = static_cast<int64_t>(bytes.size()), length = std::min(size, c.max_len);
-  Check(c.vocab == 256, "eval", "text needs a vocabulary of 256 bytes, but the model has {}",
-        c.vocab);
-  Check(size > 0, "eval", "{}: the text must have at least one byte, but is empty", o.data);
-  return {(size + length - 1) / length, length, std::move(bytes), {}};
+Examples TextExamples(const Options& o, const LoadedModel& model) {
+  Examples all;
+  all.bytes = ReadFile(o.data, "eval");
+  Check(!all.bytes.empty(), "eval", "{}: the text must have at least one byte, but is empty",
+        o.data);
+  if (!model.vocabulary.bytes()) {
+    all.ids = model.vocabulary.Encode(AsText(all.bytes));
+    all.bytes.clear();
+    Check(!all.ids.empty(), "eval", "{}: the text must have at least one token, but has none",
+          o.data);
+  }
+  all.length = std::min(all.size(), model.config().max_len);
+  all.count = (all.size() + all.length - 1) / all.length;
+  return all;
 }
 
-// What a token's bits are called, in the log of a training as here.
-const char* MetricOf(const ModelConfig& c) {
-  return c.task == "images" ? "bits_per_dim" : "bits_per_byte";
+// Bytes of the text that was scored; elsewhere tokens: what bits are counted by.
+int64_t Units(const Examples& all, const LoadedModel& model) {
+  return model.vocabulary.pieces() ? std::ssize(model.vocabulary.Decode(all.ids)) : all.size();
+}
+
+// What the bits are called, in the log of a training as here.
+const char* MetricOf(const LoadedModel& model) {
+  if (model.config().task == "images") return "bits_per_dim";
+  return model.vocabulary.bytes() || model.vocabulary.pieces() ? "bits_per_byte" : "bits_per_token";
 }
 
 // Nats of all of them, and a line of progress as it goes.
@@ -76,20 +95,17 @@ double Score(const Options& o, const PackedModel& model, const Examples& all, Pr
   const bool conditional = model.config().classes > 0;
   const int64_t T = all.length, batch = o.batch > 0 ? o.batch : std::max<int64_t>(1, 8192 / T);
   FullPass pass(model);
-  double nats = 0;
+  double nats = 0, scored = 0;
   const int64_t full = all.size() / T;  // sequences of the whole length
   for (int64_t i = 0, B = 0; i < all.count; i += B) {
     ThrowIfInterrupted();
     B = i < full ? std::min(batch, full - i) : 1;
-    const uint8_t* first = all.symbols.data() + i * T;
-    const uint8_t* last = all.symbols.data() + std::min((i + B) * T, all.size());
-    const std::vector<int32_t> symbols(first, last);
+    const std::vector<int32_t> symbols = all.Symbols(i * T, std::min((i + B) * T, all.size()));
     std::vector<int64_t> labels;
     if (conditional) labels.assign(all.labels.begin() + i, all.labels.begin() + i + B);
     for (const double x : ScoreSequences(pass, symbols, labels, B)) nats += x;
-    const double scored = static_cast<double>(last - all.symbols.data());
-    progress.Update(i + B, fmt::format("{:.4f} {}", nats / scored / std::numbers::ln2,
-                                       MetricOf(model.config())));
+    scored += static_cast<double>(symbols.size());
+    progress.Update(i + B, fmt::format("{:.4f} nats/token", nats / scored));
   }
   progress.Finish();
   return nats;
@@ -100,7 +116,7 @@ void Run(const Options& o, const Common& common) {
   const ModelConfig& c = model.config();
   const bool images = c.task == "images";
   Check(!o.data.empty(), "eval", "the data must be given (--data), but are not");
-  Examples all = images ? ImageExamples(o, c) : TextExamples(o, c);
+  Examples all = images ? ImageExamples(o, c) : TextExamples(o, model);
   Check(c.classes == 0 || !all.labels.empty(), "eval",
         "a conditional model needs labels, but {} has none", o.data);
   if (o.limit > 0) all.Limit(o.limit);
@@ -111,16 +127,16 @@ void Run(const Options& o, const Common& common) {
   const double nats = Score(o, model.model, all, progress);
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   const double per_token = nats / static_cast<double>(all.size());
-  const double bits = per_token / std::numbers::ln2;
+  const double bits = nats / static_cast<double>(Units(all, model)) / std::numbers::ln2;
   const double rate = static_cast<double>(all.count) / seconds.count();
   if (o.json) {
     const nlohmann::json json = {
-        {"data", o.data},    {"split", images ? o.split : ""}, {"count", all.count},
-        {MetricOf(c), bits}, {"nats_per_token", per_token},    {"per_second", rate}};
+        {"data", o.data},        {"split", images ? o.split : ""}, {"count", all.count},
+        {MetricOf(model), bits}, {"nats_per_token", per_token},    {"per_second", rate}};
     return Print("{}\n", json.dump());
   }
-  Print("{:.4f} {}  {:.4f} nats/token  {} {} of {}{}  {:.1f} {}/s\n", bits, MetricOf(c), per_token,
-        all.count, unit, o.data, images ? " (" + o.split + ")" : "", rate, unit);
+  Print("{:.4f} {}  {:.4f} nats/token  {} {} of {}{}  {:.1f} {}/s\n", bits, MetricOf(model),
+        per_token, all.count, unit, o.data, images ? " (" + o.split + ")" : "", rate, unit);
 }
 
 }  // namespace

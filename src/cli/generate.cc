@@ -2,15 +2,14 @@
 
 #include <omp.h>
 
-#include <charconv>
 #include <chrono>
 #include <cstdio>
 #include <memory>
 
 #include "base/error.h"
-#include "base/file.h"
 #include "base/progress.h"
 #include "cli/console.h"
+#include "cli/generate_text.h"
 #include "cli/loaded_model.h"
 #include "cli/pictures.h"
 #include "cli/verbs.h"
@@ -24,13 +23,20 @@ Examples:
   linattn generate model.safetensors --n 64 --columns 8 --class dress --out dresses.png
   linattn generate model.safetensors --seed 7 --temperature 0.9
   linattn generate text.safetensors --prompt "Once upon" --tokens 500 --top-p 0.95
-  linattn generate converted.safetensors --prompt "415 902 17"     token ids, where they are no bytes
-The same seed gives the same output whatever --batch and --threads are.)";
+  linattn generate text.safetensors - <book.txt --tokens 0 --save-state book.state
+  linattn generate text.safetensors --load-state book.state --prompt "And then" --stop "."
+  linattn generate text.safetensors --prompt-file book.txt --prompt-cache book.state    reads it once
+  linattn generate text.safetensors --forever --timing 100000 >/dev/null
+  linattn generate converted.safetensors --prompt "415 902 17"     token ids, where nobody knows them
+The same seed gives the same output whatever --batch and --threads are, and wherever a text is saved
+and loaded on its way. Standard output shows what is no UTF-8 as U+FFFD; --out keeps all bytes.)";
 
 struct Options {
-  std::string model, seed, label, prompt, prompt_file;
+  WeightType dtype = WeightType::kFloat32;
+  std::string model, input, seed, label;
   GridOptions grid;
-  int64_t n = 16, tokens = 0;
+  TextOptions text;
+  int64_t n = 16;
   double temperature = 1, top_p = 1;
   int64_t top_k = 0, batch = 32;
   bool no_cache = false;
@@ -48,8 +54,12 @@ GenerateOptions MakeOptions(const Options& o, uint64_t seed) {
 }
 
 void GenerateImages(const Options& o, const LoadedModel& model, const Common& common) {
-  Check(o.prompt.empty() && o.prompt_file.empty() && o.tokens == 0, "generate",
-        "--prompt and --tokens must be left out for a model of images (see: linattn complete)");
+  const TextOptions& t = o.text;
+  Check(o.input.empty() && t.prompt.empty() && t.prompt_file.empty() && t.tokens < 0 &&
+            t.load_state.empty() && t.save_state.empty() && t.prompt_cache.empty(),
+        "generate",
+        "prompts, --tokens and states must be left out for a model of images (see: linattn "
+        "complete)");
   const ModelConfig& c = model.config();
   Check(c.head == "categorical" || (o.top_k == 0 && o.top_p == 1), "generate",
         "--top-k and --top-p choose among symbols: they must be left out for the head {}", c.head);
@@ -85,88 +95,59 @@ void GenerateImages(const Options& o, const LoadedModel& model, const Common& co
         c.width, seed, seconds.count(), static_cast<double>(o.n) / seconds.count());
 }
 
-std::string Prompt(const Options& o) {
-  Check(o.prompt.empty() || o.prompt_file.empty(), "generate",
-        "--prompt and --prompt-file must not be given both");
-  if (o.prompt_file.empty()) return o.prompt;
-  return std::string(AsText(ReadFile(o.prompt_file, "generate")));
-}
-
-// A text is bytes with a vocabulary of 256, and else the ids of somebody's tokenizer in decimal.
-bool IsBytes(const ModelConfig& c) { return c.vocab == 256; }
-
-std::vector<int32_t> SymbolsOf(const std::string& text, const ModelConfig& c) {
-  std::vector<int32_t> symbols;
-  if (IsBytes(c)) {
-    for (const char byte : text) symbols.push_back(static_cast<uint8_t>(byte));
-    return symbols;
-  }
-  constexpr const char* kBetween = " ,\t\r\n";
-  for (size_t at = text.find_first_not_of(kBetween); at != text.npos;) {
-    const size_t end = std::min(text.find_first_of(kBetween, at), text.size());
-    int32_t id = -1;
-    const auto [stop, error] = std::from_chars(&text[at], text.data() + end, id);
-    const bool whole = error == std::errc() && stop == text.data() + end;
-    Check(whole && id >= 0 && id < c.vocab, "generate",
-          "the prompt must be token ids from 0 to {} (the model's vocabulary is not bytes, but "
-          "that of another program's tokenizer), but has '{}'",
-          c.vocab - 1, Printable(text.substr(at, end - at)));
-    symbols.push_back(id);
-    at = text.find_first_not_of(kBetween, end);
-  }
-  return symbols;
-}
-
-// Bytes as they are, ids with a space between.
-std::string TextOf(int32_t symbol, bool first, const ModelConfig& c) {
-  if (IsBytes(c)) return std::string(1, static_cast<char>(symbol));
-  return fmt::format("{}{}", first ? "" : " ", symbol);
-}
-
-// The prompt and what is to come after it.
-Request MakeRequest(const Options& o, const LoadedModel& model) {
-  const ModelConfig& c = model.config();
-  Request request;
-  request.symbols = SymbolsOf(Prompt(o), c);
-  const int64_t length = static_cast<int64_t>(request.symbols.size());
-  Check(length < c.max_len, "generate",
-        "the prompt must be shorter than the model's maximum of {} tokens, but has {}", c.max_len,
-        length);
-  const int64_t tokens = o.tokens > 0 ? o.tokens : std::min<int64_t>(256, c.max_len - length);
-  Check(length + tokens <= c.max_len, "generate",
-        "prompt and --tokens must be at most the model's maximum of {} tokens, but are {}",
-        c.max_len, length + tokens);
-  if (!o.label.empty()) request.label = model.ClassNamed(o.label);
-  request.symbols.resize(length + tokens, kUnknown);
-  return request;
-}
-
-// New symbols go to standard output as they come, or to a file at the end.
 void GenerateText(const Options& o, const LoadedModel& model, const Common& common) {
-  const ModelConfig& c = model.config();
-  Request request = MakeRequest(o, model);
-  const bool to_file = !o.grid.out.empty() && o.grid.out != "-";
-  const uint64_t seed = SeedFrom(o.seed);
-  if (o.seed.empty() && !common.quiet) fmt::print(stderr, "seed {}\n", seed);
-  std::string made;
-  GenerateOptions options = MakeOptions(o, seed);
-  options.progress = [](int64_t, int64_t) { ThrowIfInterrupted(); };
-  options.sampled = [&](size_t, int32_t symbol) {
-    const std::string text = TextOf(symbol, made.empty(), c);
-    made += text;
-    if (!to_file) Write(text);
-  };
-  Generate(model.model, {&request, 1}, options);
-  if (!IsBytes(c)) made += "\n";
-  if (to_file) return WriteFileAtomic(o.grid.out, std::string_view(made));
-  if (!IsBytes(c)) Write(std::string_view("\n"));
+  TextOptions text = o.text;
+  text.out = o.grid.out, text.seed = o.seed;
+  text.sampler = MakeOptions(o, 0).sampler;
+  text.cached = !o.no_cache, text.quiet = common.quiet;
+  if (!o.input.empty()) {
+    Check(text.prompt_file.empty(), "generate",
+          "the prompt must be given once: by --prompt, --prompt-file or -");
+    text.prompt_file = o.input;
+  }
+  if (!o.label.empty()) text.label = model.ClassNamed(o.label);
+  for (const std::string* file : {&text.save_state, &text.prompt_cache}) {
+    CheckOut(*file, "generate");
+  }
+  GenerateText(text, model);
 }
 
 void Run(const Options& o, const Common& common) {
   CheckOut(o.grid.out, "generate");
-  const LoadedModel model(o.model);
+  const LoadedModel model(o.model, o.dtype);
   if (model.config().task == "text") return GenerateText(o, model, common);
   GenerateImages(o, model, common);
+}
+
+void AddTextOptions(CLI::App& verb, Options& o) {
+  TextOptions& t = o.text;
+  constexpr const char* kGroup = "Text";
+  const auto add = [&](const char* name, auto& value, const char* what) {
+    return verb.add_option(name, value, what)->group(kGroup);
+  };
+  add("input", o.input, "- : the prompt comes from standard input")->check(CLI::IsMember({"-"}));
+  add("--prompt", t.prompt, "text (or token ids) to continue; may be empty");
+  add("--prompt-file", t.prompt_file, "file with text to continue; may be empty");
+  add("--tokens", t.tokens, "tokens (of most models bytes) to write (256); 0: only read the prompt")
+      ->check(CLI::Range(int64_t{0}, kMany));
+  verb.add_flag("--forever", t.forever, "write until Ctrl-C, or until the model's maximum")
+      ->group(kGroup)
+      ->excludes("--tokens");
+  add("--stop", t.stops, "end before this string; may be given several times")
+      ->allow_extra_args(false);
+  add("--repetition-penalty", t.repetition_penalty,
+      "above 1: what has come lately is less likely (1)")
+      ->check(CLI::Range(1e-3, 1e9));
+  add("--repetition-window", t.repetition_window, "how many tokens are lately (64)")
+      ->check(CLI::Range(0, 1 << 20));
+  add("--save-state", t.save_state,
+      "file for what the model remembers at the end, the stop string too; of a fixed size");
+  add("--load-state", t.load_state, "go on from such a file; the prompt comes behind it");
+  add("--prompt-cache", t.prompt_cache,
+      "file that saves a prompt's evaluation: used if it is of this prompt or its beginning, else "
+      "written");
+  add("--timing", t.timing, "a line of JSON on standard error every so many tokens")
+      ->check(CLI::Range(int64_t{0}, kMany));
 }
 
 }  // namespace
@@ -175,6 +156,7 @@ void AddGenerate(CLI::App& app, Common& common) {
   CLI::App& verb = *app.add_subcommand("generate", "paint pictures or write text, token by token");
   auto o = std::make_shared<Options>();
   AddModelArgument(verb, o->model);
+  AddDtypeOption(verb, o->dtype);
   verb.add_option("--out", o->grid.out,
                   "where to: PNG (default samples.png) or text (default standard output); - is "
                   "standard output");
@@ -187,10 +169,6 @@ void AddGenerate(CLI::App& app, Common& common) {
   verb.add_option("--seed", o->seed, "of the random numbers (default: a new one, printed)");
   verb.add_option("--temperature", o->temperature, "1 as learned, below 1 safer, 0 the likeliest")
       ->check(CLI::Range(0.0, 1e6));
-  verb.add_option("--prompt", o->prompt, "text (or token ids) to continue; may be empty");
-  verb.add_option("--prompt-file", o->prompt_file, "file with text to continue; may be empty");
-  verb.add_option("--tokens", o->tokens, "bytes of text (or token ids) to write (256)")
-      ->check(CLI::Range(int64_t{1}, kMany));
   verb.add_option("--top-k", o->top_k, "only the k likeliest symbols")
       ->check(CLI::Range(int64_t{0}, kMany));
   verb.add_option("--top-p", o->top_p, "only the likeliest symbols that make up mass p");
@@ -198,6 +176,7 @@ void AddGenerate(CLI::App& app, Common& common) {
       ->check(CLI::Range(1, 4096));
   verb.add_flag("--no-cache", o->no_cache,
                 "recompute the whole sequence for every token, as a baseline");
+  AddTextOptions(verb, *o);
   AddCommon(verb, common);
   verb.footer(kExamples);
   verb.callback([o, &common] { Run(*o, common); });

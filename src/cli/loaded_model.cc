@@ -31,7 +31,7 @@ LoadedModel::LoadedModel(const std::string& path, WeightType type)
     : LoadedModel(OpenModel(path), type) {}
 
 LoadedModel::LoadedModel(const ModelFile& file, WeightType type)
-    : model(file.config, file.tensors, type) {}
+    : model(file.config, file.tensors, type), vocabulary(file.config.vocab, file.vocabulary) {}
 
 int64_t LoadedModel::ClassNamed(const std::string& text) const {
   const int64_t classes = config().classes;

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "cli/verbs.h"
+#include "data/vocabulary.h"
 #include "model/model_file.h"
 #include "runtime/packed_model.h"
 
@@ -18,6 +19,7 @@ struct LoadedModel {
   explicit LoadedModel(const ModelFile& file, WeightType type = WeightType::kFloat32);
 
   PackedModel model;
+  Vocabulary vocabulary;  // of its symbols
 
   const ModelConfig& config() const { return model.config(); }
   // The class with that number or name, in any case. Throws Error that lists the classes; also if

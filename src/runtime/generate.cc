@@ -7,9 +7,9 @@
 
 #include "base/error.h"
 #include "base/random.h"
-#include "kernels/logistic_mixture.h"
 #include "runtime/full_pass.h"
 #include "runtime/session.h"
+#include "runtime/symbol_sampler.h"
 
 namespace linattn {
 namespace {
@@ -80,29 +80,6 @@ class UncachedDecoder : public Decoder {
   FullPass pass_;
   std::vector<std::vector<int32_t>> tokens_;
   std::vector<std::vector<float>> outputs_;
-};
-
-// Draws symbols from a model's outputs, by its head.
-class SymbolSampler {
- public:
-  SymbolSampler(const ModelConfig& config, const SamplerOptions& options)
-      : mixture_(config.head == "logistic_mixture"), options_(options) {
-    if (options_.top_k >= config.vocab) options_.top_k = 0;  // no limit: draw in symbol order
-  }
-
-  int32_t operator()(std::span<const float> outputs, Random& random) {
-    if (!mixture_) {
-      return static_cast<int32_t>(SampleCategorical(outputs, options_, random, scratch_));
-    }
-    uint8_t pixel = 0;
-    SampleLogisticMixture(outputs, options_.temperature, random, {&pixel, 1});
-    return pixel;
-  }
-
- private:
-  bool mixture_;
-  SamplerOptions options_;
-  SamplerScratch scratch_;
 };
 
 void CheckRequest(const ModelConfig& c, const Request& request, size_t index, bool cached) {
@@ -188,12 +165,9 @@ class Group {
  private:
   int32_t Draw(size_t i) {
     const std::span<const float> outputs = decoder_.outputs(static_cast<int64_t>(i));
-    for (const float x : outputs) {
-      Check(std::isfinite(x), "generate",
-            "the model's outputs must be finite, but hold {} for token {} of sequence {}", x,
-            next_[i], first_ + i);
-    }
-    const int32_t symbol = sample_(outputs, random_[i]);
+    const int64_t place = static_cast<int64_t>(next_[i]);
+    CheckOutputs(outputs, place, first_ + i);
+    const int32_t symbol = sample_(outputs, place, random_[i]);
     if (options_.sampled) options_.sampled(first_ + i, symbol);
     return symbol;
   }
