@@ -118,9 +118,9 @@ void PrepareInt8(const float* x, int64_t in, const PreparedRows::Place& place) {
   const uint32_t bits = LargestBits(x, in);
   const auto largest = std::bit_cast<float>(bits);
   const bool finite = bits < kInfinity;
-  // Where 127 / largest overflows every integer is 0, and so is the sum to 1e-36 of a weight.
+  // Not infinite for tiny values: their steps are 3e-39 at least.
   const float steps = std::min(127 / largest, std::numeric_limits<float>::max());
-  *place.scale = finite ? largest / 127 : std::numeric_limits<float>::quiet_NaN();
+  *place.scale = finite ? 1 / steps : std::numeric_limits<float>::quiet_NaN();
   *place.offset = finite ? 128 * QuantiseRow(x, in, place.chunk, place.step, steps) : 0;
 }
 
