@@ -4,6 +4,7 @@
 #include <hwy/targets.h>
 #include <omp.h>
 
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <random>
@@ -243,6 +244,25 @@ TEST(GemmTest, ZeroTinyAndHugeRows) {
         const auto [value, bound] = RowTimesOutput(type, row.data(), weights, in, 0);
         ASSERT_NEAR(y[n], value, bound + 1.01 * slack * tiny[static_cast<int>(type)])
             << factor << " " << n;
+      }
+    }
+  });
+}
+
+// One input and a weight of 1 show the rounding of either: ties to even, no overflow of a carry.
+TEST(GemmTest, BFloat16RoundsToNearestEven) {
+  const uint32_t cases[][2] = {{0x3f800000, 0x3f800000}, {0x3f807fff, 0x3f800000},
+                               {0x3f808000, 0x3f800000}, {0x3f808001, 0x3f810000},
+                               {0x3f818000, 0x3f820000}, {0xbf818000, 0xbf820000},
+                               {0x3fffffff, 0x40000000}, {0x7f7fffff, 0x7f800000}};
+  OnEveryMachine([&] {
+    for (const auto& [bits, rounded] : cases) {
+      const auto value = std::bit_cast<float>(bits), one = 1.0f;
+      for (const auto& [x, weight] : {std::pair{value, one}, {one, value}}) {
+        float y = 0;
+        MatMul(1, {&x, 1}, PackedMatrix::Pack(&weight, nullptr, 1, 1, WeightType::kBFloat16),
+               {&y, 1});
+        EXPECT_EQ(y, std::bit_cast<float>(rounded)) << value;
       }
     }
   });
