@@ -187,11 +187,14 @@ void Register() {
         ->UseRealTime();
   };
   for (const Mixer* mixer : AllMixers()) {
-    for (const Shape s : {Shape{1, 2048, 8, 32}, Shape{1, 2048, 8, 64}, Shape{1, 8192, 8, 64},
-                          Shape{1, 2048, 8, 128}}) {
+    const auto both = [&](Shape s) {
       add(*mixer, "forward", Forward, s);
       add(*mixer, "backward", Backward, s);
-    }
+    };
+    for (const int64_t D : {32, 64, 128})
+      for (const int64_t T : {2048, 8192}) both({1, T, 8, D});
+    both({1, 8192, 1, 64});  // fewer heads than threads
+    if (mixer->name == "linear") both({1, 65536, 8, 64});
     for (const Shape s : {Shape{1, 3071, 8, 32}, Shape{64, 783, 8, 32}, Shape{64, 783, 8, 64}})
       add(*mixer, "step", Step, s);
   }

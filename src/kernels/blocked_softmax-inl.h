@@ -248,13 +248,21 @@ HWY_INLINE void PutRows(const SoftmaxGroup& g, const TokenRows& rows, int64_t be
     StoreRows(rows, begin, n, x);
 }
 
-// All of one group, so that every sum has one owner and one order.
-HWY_INLINE void BackwardGroup(const SoftmaxGroup& g, float* scratch) {
+// d_q of head g.Head(j) from its sums [n,K] at queries [q0,q0+n), which are scaled in place.
+HWY_INLINE void PutQueryGradients(const SoftmaxGroup& g, int64_t j, int64_t q0, int64_t n,
+                                  float* sums) {
+  ScaleRow(g.scale, n * g.K, sums);
+  PutRows(g, {g.gradients->d_q, g.queries, g.Head(j)}, q0, n, sums);
+}
+
+// A share of one group: every sum over its keys has one owner and one order. Alone, it also writes
+// d_q; else its sums stay in scratch for JoinShares.
+HWY_INLINE void BackwardGroup(const SoftmaxGroup& g, KeyShare share, float* scratch) {
   const int64_t T = g.queries.length;
   BackwardState s(g.heads, T, g.K, g.V, scratch);
   ComputeDelta(g, s);
   std::fill_n(s.d_q, g.heads * T * g.K, 0.0f);
-  for (int64_t k0 = 0; k0 < g.keys.length; k0 += kKeys) {
+  for (int64_t k0 = share.index * kKeys; k0 < g.keys.length; k0 += share.count * kKeys) {
     const int64_t keys = std::min(kKeys, g.keys.length - k0);
     LoadRows({g.in->k, g.keys, g.kv_head}, k0, keys, s.k);
     LoadRows({g.in->v, g.keys, g.kv_head}, k0, keys, s.v);
@@ -265,9 +273,20 @@ HWY_INLINE void BackwardGroup(const SoftmaxGroup& g, float* scratch) {
     PutRows(g, {g.gradients->d_k, g.keys, g.kv_head}, k0, keys, s.d_k);
     PutRows(g, {g.gradients->d_v, g.keys, g.kv_head}, k0, keys, s.d_v);
   }
-  ScaleRow(g.scale, g.heads * T * g.K, s.d_q);
-  for (int64_t j = 0; j < g.heads; ++j)
-    PutRows(g, {g.gradients->d_q, g.queries, g.Head(j)}, 0, T, s.d_q + j * T * g.K);
+  if (share.count > 1) return;
+  for (int64_t j = 0; j < g.heads; ++j) PutQueryGradients(g, j, 0, T, s.d_q + j * T * g.K);
+}
+
+// d_q of the queries from q0 on, from `shares` scratches that lie `floats` apart.
+HWY_INLINE void JoinBlock(const SoftmaxGroup& g, int64_t q0, int64_t shares, int64_t floats,
+                          float* scratch) {
+  const int64_t T = g.queries.length, n = std::min(kQueries, T - q0);
+  BackwardState s(g.heads, T, g.K, g.V, scratch);
+  for (int64_t j = 0; j < g.heads; ++j) {
+    float* sums = s.d_q + (j * T + q0) * g.K;
+    for (int64_t i = 1; i < shares; ++i) AddRow(sums + i * floats, n * g.K, sums);
+    PutQueryGradients(g, j, q0, n, sums);
+  }
 }
 
 }  // namespace HWY_NAMESPACE

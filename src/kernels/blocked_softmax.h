@@ -78,6 +78,12 @@ struct ForwardState {
   int64_t floats;
 };
 
+// Every count-th block of keys from the index-th on: what one of `count` threads does of a group's
+// backward.
+struct KeyShare {
+  int64_t index = 0, count = 1;
+};
+
 // Of one group: d_q [heads,T,K] and delta [heads,T], then the blocks that meet. P and d_S
 // [keys,kQueries] are transposed, as scores are in forward.
 struct BackwardState {

@@ -6,6 +6,18 @@ namespace linattn {
 
 namespace {
 
+// Tokens of a part, or 0. A pass over all parts but one that finds the states between them is half
+// of a forward's work (add), or as much again and more (the delta rule, which also carries an F x F
+// matrix along): it pays from two, or four, threads a head on. Of at least 256 tokens, so that a
+// part's work outweighs its states; at most 64 parts. The threads decide whether, the shape alone
+// decides where to cut: every number of threads that cuts gets the same results.
+int64_t TokensOfPart(const Mixer& mixer, const MixerDims& d, int threads, int64_t C) {
+  constexpr int64_t kLeast = 256, kMostParts = 64;
+  const int64_t pays = mixer.write == Write::kDelta ? 4 : 2;
+  if (threads < pays * d.N * d.H || d.T < 2 * kLeast) return 0;
+  return std::max(kLeast, (d.T + kMostParts * C - 1) / (kMostParts * C) * C);
+}
+
 // Key heads a task: as many as possible, since a task reads the tokens' rows once for all of them,
 // which then lie side by side in memory; but their states should stay in a core's L2, and the
 // threads should get equal shares.
@@ -23,13 +35,20 @@ int64_t CeilDivide(int64_t n, int64_t by) { return (n + by - 1) / by; }
 
 }  // namespace
 
+bool IsIdentity(const FeatureMap& phi) {
+  static const FeatureMap* const identity = &FeatureMapByName("identity");
+  return &phi == identity;
+}
+
 ChunkShape ShapeOfChunks(const Mixer& mixer, const MixerDims& d, int threads) {
   ChunkShape s{.C = 16, .K = d.K, .F = d.F, .V = d.V, .G = d.HV / d.H};
-  s.heads = HeadsPerTask(d, threads);
+  s.part = TokensOfPart(mixer, d, threads, s.C);
+  s.heads = s.part > 0 ? 1 : HeadsPerTask(d, threads);
   s.D = mixer.decay == Decay::kNone ? 0 : mixer.decay == Decay::kScalar ? 1 : d.F;
   s.delta = mixer.write == Write::kDelta;
+  s.normalised = mixer.normalised;
   if (s.D > 0 || s.delta) {
-    const int64_t chunks = std::max<int64_t>(1, CeilDivide(d.T, s.C));
+    const int64_t chunks = std::max<int64_t>(1, CeilDivide(s.part > 0 ? s.part : d.T, s.C));
     s.kept = static_cast<int64_t>(std::ceil(std::sqrt(static_cast<double>(chunks))));
     s.segments = CeilDivide(chunks, s.kept);
   }
@@ -67,7 +86,9 @@ BackwardScratch::BackwardScratch(const ChunkShape& s, Pieces& p) : ForwardScratc
   segment = p.Take(s.segments * s.states()), chunk = p.Take(s.kept * s.states());
 }
 
-int64_t ScratchFloats(const ChunkShape& shape) {
+int64_t ScratchFloats(const ChunkShape& given) {
+  ChunkShape shape = given;
+  if (shape.part > 0 && shape.delta) shape.V = std::max(shape.V, shape.F);  // transitions, too
   Pieces forward(nullptr), backward(nullptr);
   ForwardScratch{shape, forward};
   BackwardScratch{shape, backward};

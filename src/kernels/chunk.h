@@ -22,8 +22,11 @@ constexpr int64_t kMaxChunk = 64;
 // one such segment at a time: about 2 sqrt(T/C) states; both are 0 where it needs none.
 struct ChunkShape {
   int64_t C = 0, K = 0, F = 0, V = 0, G = 0, heads = 0, D = 0;
-  bool delta = false;
+  bool delta = false, normalised = false;  // as this call has them
   int64_t kept = 0, segments = 0;
+  // Tokens of a part, where sequences are cut into parts so that all threads have work
+  // (chunk_parts.h); 0: they are not.
+  int64_t part = 0;
   int64_t memories() const { return heads * G * F * V; }         // floats of a task's S
   int64_t states() const { return memories() + heads * G * F; }  // of its S and z
 };
@@ -40,9 +43,13 @@ struct ChunkCall {
   ChunkShape shape;
 };
 
+// Whether phi is the registered identity, whose rows need no copy of their own.
+bool IsIdentity(const FeatureMap& phi);
+
 struct ThreadScratch {
   float* block;
-  int64_t floats;  // a thread
+  int64_t floats;           // a thread
+  float* shared = nullptr;  // behind them: states between the parts of sequences
   float* Of(int thread) const { return block + thread * floats; }
 };
 
@@ -51,6 +58,10 @@ struct ThreadScratch {
 void ChunkForward(const ChunkCall& call, const Sequences& sequences, ThreadScratch scratch);
 // The gradients that `grad` asks for, of the same tokens. Reads o and norm of a normalised call.
 void ChunkBackward(const ChunkCall& call, const Sequences& sequences, const MixerGradients& grad,
+                   ThreadScratch scratch);
+// The same without parts: a task is some heads of a whole sequence.
+void ForwardWhole(const ChunkCall& call, const Sequences& sequences, ThreadScratch scratch);
+void BackwardWhole(const ChunkCall& call, const Sequences& sequences, const MixerGradients& grad,
                    ThreadScratch scratch);
 // Floats of scratch that one thread needs, forward or backward.
 int64_t ScratchFloats(const ChunkShape& shape);

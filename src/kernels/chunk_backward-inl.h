@@ -20,8 +20,7 @@ namespace linattn {
 namespace HWY_NAMESPACE {
 
 // ST [G,V,F] and z [G,F]: the initial state, transposed as the forward sweep reads it.
-template <class P>
-void LoadTransposedStates(const HeadTask& task, const BackwardScratch& w) {
+inline void LoadTransposedStates(const HeadTask& task, const BackwardScratch& w) {
   const MixerInputs& in = task.call.in;
   const ChunkShape& s = task.call.shape;
   for (int64_t g = 0; g < s.G; ++g) {
@@ -30,7 +29,7 @@ void LoadTransposedStates(const HeadTask& task, const BackwardScratch& w) {
     std::fill_n(ST, s.V * s.F, 0.0f);
     for (int64_t f = 0; f < s.F && in.S0.present(); ++f)
       for (int64_t v = 0; v < s.V; ++v) ST[v * s.F + f] = *in.S0.At<float>(n, head, f, v);
-    if constexpr (P::kNormalised) {
+    if (s.normalised) {
       std::fill_n(w.z + g * s.F, s.F, 0.0f);
       if (in.z0.present()) std::copy_n(in.z0.At<float>(n, head), s.F, w.z + g * s.F);
     }
@@ -39,32 +38,29 @@ void LoadTransposedStates(const HeadTask& task, const BackwardScratch& w) {
 
 // Sums dA [n,n] and dd over the value heads; dA is still to be masked and shifted by dd_sum (eq.
 // 14).
-template <class P>
-void AddScoreGradient(const ChunkShape& s, const BackwardScratch& w, int64_t n, int64_t g) {
+inline void AddScoreGradient(const ChunkShape& s, const BackwardScratch& w, int64_t n, int64_t g) {
   LowerProduct(n, s.V, w.dN, w.VT, s.C, w.dA, g > 0);
   for (int64_t i = 0; i < n; ++i) w.dd_sum[i] = (g > 0 ? w.dd_sum[i] : 0.0f) + w.dd[i];
 }
 
 // dF (+)= dN S^T + dd z: the gradient of the queries through the state before their chunk (eq. 15).
-template <class P>
-void AddQueryGradient(const ChunkShape& s, const BackwardScratch& w, int64_t n, int64_t g) {
+inline void AddQueryGradient(const ChunkShape& s, const BackwardScratch& w, int64_t n, int64_t g) {
   Gemm({n, s.F, s.V}, {w.dN, s.V, 1}, {w.ST + g * s.V * s.F, s.F}, {w.dF, s.F, g > 0});
-  if constexpr (P::kNormalised)
+  if (s.normalised)
     for (int64_t i = 0; i < n; ++i) AddScaled(w.dd[i], w.z + g * s.F, s.F, w.dF + i * s.F);
 }
 
 // S^T += V^T K, z += sum of K's rows.
-template <class P>
-void WriteTransposedState(const ChunkShape& s, const BackwardScratch& w, int64_t n, int64_t g) {
+inline void WriteTransposedState(const ChunkShape& s, const BackwardScratch& w, int64_t n,
+                                 int64_t g) {
   Gemm({s.V, s.F, n}, {w.V, 1, s.V}, {w.K, s.F}, {w.ST + g * s.V * s.F, s.F, true});
-  if constexpr (P::kNormalised) AddRows(w.K, n, s.F, w.z + g * s.F);
+  if (s.normalised) AddRows(w.K, n, s.F, w.z + g * s.F);
 }
 
 // L += Q^T dN, l += dd^T Q: what reading the state asks of it (eq. 18). Q carries the scale.
-template <class P>
-void AddStateGradient(const ChunkShape& s, const BackwardScratch& w, int64_t n, int64_t g) {
+inline void AddStateGradient(const ChunkShape& s, const BackwardScratch& w, int64_t n, int64_t g) {
   Gemm({s.F, s.V, n}, {w.Q, 1, s.F}, {w.dN, s.V}, {w.L + g * s.F * s.V, s.V, true});
-  if constexpr (P::kNormalised)
+  if (s.normalised)
     for (int64_t i = 0; i < n; ++i) AddScaled(w.dd[i], w.Q + i * s.F, s.F, w.l + g * s.F);
 }
 
@@ -77,17 +73,15 @@ inline void ReadStateGradient(const ChunkShape& s, const BackwardScratch& w, int
 }
 
 // dF [n,F] = transpose of dFT, plus l of every value head.
-template <class P>
-void FinishKeyGradient(const ChunkShape& s, const BackwardScratch& w, int64_t n) {
+inline void FinishKeyGradient(const ChunkShape& s, const BackwardScratch& w, int64_t n) {
   Transpose({w.dFT, s.F, n, s.C}, w.dF, s.F);
-  if constexpr (P::kNormalised)
+  if (s.normalised)
     for (int64_t i = 0; i < n; ++i) AddScaled(1, w.l_sum, s.F, w.dF + i * s.F);
 }
 
 // l_sum [F] = l summed over the value heads, as it stands after the chunk.
-template <class P>
-void SumNormaliserGradients(const ChunkShape& s, const BackwardScratch& w) {
-  if constexpr (P::kNormalised) {
+inline void SumNormaliserGradients(const ChunkShape& s, const BackwardScratch& w) {
+  if (s.normalised) {
     std::fill_n(w.l_sum, s.F, 0.0f);
     for (int64_t g = 0; g < s.G; ++g) AddScaled(1, w.l + g * s.F, s.F, w.l_sum);
   }
@@ -101,34 +95,33 @@ inline void LoadValues(const HeadTask& task, const BackwardScratch& w, int64_t b
 }
 
 // Forward in time, causal: d_q.
-template <class P>
-void ForwardSweepChunk(const HeadTask& task, const MixerGradients& grad, const BackwardScratch& w,
-                       int64_t begin) {
+inline void ForwardSweepChunk(const HeadTask& task, const MixerGradients& grad,
+                              const BackwardScratch& w, int64_t begin) {
   const ChunkCall& call = task.call;
   const ChunkShape& s = call.shape;
   const int64_t n = std::min(s.C, task.queries.length - begin);
   LoadKeys(task, w, begin, n);
   for (int64_t g = 0; g < s.G; ++g) {
     LoadValues(task, w, begin, n, g);
-    LoadOutputGradients<P>(task, grad, w, begin, n, g);
-    AddScoreGradient<P>(s, w, n, g);
+    LoadOutputGradients(task, grad, w, begin, n, g);
+    AddScoreGradient(s, w, n, g);
     PrefetchRows(task.V(call.in.v, g), begin + s.C, s.C);
-    AddQueryGradient<P>(s, w, n, g);
+    AddQueryGradient(s, w, n, g);
     PrefetchRows(task.O(grad.d_o, g), begin + s.C, s.C);
-    WriteTransposedState<P>(s, w, n, g);
+    WriteTransposedState(s, w, n, g);
     PrefetchRows(task.O(call.out.o, g), begin + s.C, s.C);
   }
   PrefetchRows(task.K(call.in.k), begin + s.C, s.C);
-  MaskUpper(n, s.C, P::kNormalised ? w.dd_sum : nullptr, w.dA);
+  MaskUpper(n, s.C, s.normalised ? w.dd_sum : nullptr, w.dA);
+  PrefetchRows(task.Q(grad.d_q), begin + s.C, s.C);
   LowerTimes(n, s.F, w.dA, s.C, w.K, {w.dF, s.F, true});
   PrefetchRows(task.Q(call.in.q), begin + s.C, s.C);
   StoreQueryGradients(task, grad, w, begin, n);
 }
 
 // Backward in time, causal: d_k, d_v, and L, l down to d_S0, d_z0.
-template <class P>
-void BackwardSweepChunk(const HeadTask& task, const MixerGradients& grad, const BackwardScratch& w,
-                        int64_t begin) {
+inline void BackwardSweepChunk(const HeadTask& task, const MixerGradients& grad,
+                               const BackwardScratch& w, int64_t begin) {
   const ChunkCall& call = task.call;
   const ChunkShape& s = call.shape;
   const int64_t n = std::min(s.C, task.keys.length - begin);
@@ -137,77 +130,75 @@ void BackwardSweepChunk(const HeadTask& task, const MixerGradients& grad, const 
   Transpose({w.K, n, s.F, s.F}, w.KT, s.C);
   LowerProduct(n, s.F, w.Q, w.KT, s.C, w.A);
   MaskUpper(n, s.C, nullptr, w.A);
-  SumNormaliserGradients<P>(s, w);
+  SumNormaliserGradients(s, w);
   for (int64_t g = 0; g < s.G; ++g) {
     LoadValues(task, w, begin, n, g);
-    LoadOutputGradients<P>(task, grad, w, begin, n, g);
-    AddScoreGradient<P>(s, w, n, g);
+    LoadOutputGradients(task, grad, w, begin, n, g);
+    AddScoreGradient(s, w, n, g);
     PrefetchRows(task.V(call.in.v, g), begin - s.C, s.C);
     ReadStateGradient(s, w, n, g);
     PrefetchRows(task.O(grad.d_o, g), begin - s.C, s.C);
     Gemm({n, s.V, n}, {w.A, 1, s.C}, {w.dN, s.V}, {w.dV, s.V, true});
+    PrefetchRows(task.V(grad.d_v, g), begin - s.C, s.C);
     PrefetchRows(task.O(call.out.o, g), begin - s.C, s.C);
     StoreRows(task.V(grad.d_v, g), begin, n, w.dV);
-    AddStateGradient<P>(s, w, n, g);
+    AddStateGradient(s, w, n, g);
   }
   PrefetchRows(task.Q(call.in.q), begin - s.C, s.C);
-  MaskUpper(n, s.C, P::kNormalised ? w.dd_sum : nullptr, w.dA);
+  MaskUpper(n, s.C, s.normalised ? w.dd_sum : nullptr, w.dA);
+  PrefetchRows(task.K(grad.d_k), begin - s.C, s.C);
   Gemm({s.F, n, n}, {w.Q, 1, s.F}, {w.dA, s.C}, {w.dFT, s.C, true});
   PrefetchRows(task.K(call.in.k), begin - s.C, s.C);
-  FinishKeyGradient<P>(s, w, n);
+  FinishKeyGradient(s, w, n);
   StoreKeyGradients(task, grad, w.dF, w, begin, n);
 }
 
 // Not causal, first: the state that every query read.
-template <class P>
-void RebuildChunk(const HeadTask& task, const MixerGradients&, const BackwardScratch& w,
-                  int64_t begin) {
+inline void RebuildChunk(const HeadTask& task, const MixerGradients&, const BackwardScratch& w,
+                         int64_t begin) {
   const ChunkCall& call = task.call;
   const int64_t n = std::min(call.shape.C, task.keys.length - begin);
   LoadKeys(task, w, begin, n);
   for (int64_t g = 0; g < call.shape.G; ++g) {
     LoadRows(task.V(call.in.v, g), begin, n, w.V);
-    WriteTransposedState<P>(call.shape, w, n, g);
+    WriteTransposedState(call.shape, w, n, g);
   }
 }
 
 // Then d_q, and what the queries ask of the state.
-template <class P>
-void QueryGradientChunk(const HeadTask& task, const MixerGradients& grad, const BackwardScratch& w,
-                        int64_t begin) {
+inline void QueryGradientChunk(const HeadTask& task, const MixerGradients& grad,
+                               const BackwardScratch& w, int64_t begin) {
   const ChunkCall& call = task.call;
   const ChunkShape& s = call.shape;
   const int64_t n = std::min(s.C, task.queries.length - begin);
   LoadQueries(task, w, begin, n);
   for (int64_t g = 0; g < s.G; ++g) {
-    LoadOutputGradients<P>(task, grad, w, begin, n, g);
-    AddQueryGradient<P>(s, w, n, g);
-    AddStateGradient<P>(s, w, n, g);
+    LoadOutputGradients(task, grad, w, begin, n, g);
+    AddQueryGradient(s, w, n, g);
+    AddStateGradient(s, w, n, g);
   }
   StoreQueryGradients(task, grad, w, begin, n);
 }
 
 // Last: d_k and d_v.
-template <class P>
-void KeyGradientChunk(const HeadTask& task, const MixerGradients& grad, const BackwardScratch& w,
-                      int64_t begin) {
+inline void KeyGradientChunk(const HeadTask& task, const MixerGradients& grad,
+                             const BackwardScratch& w, int64_t begin) {
   const ChunkCall& call = task.call;
   const ChunkShape& s = call.shape;
   const int64_t n = std::min(s.C, task.keys.length - begin);
   LoadKeys(task, w, begin, n);
-  SumNormaliserGradients<P>(s, w);
+  SumNormaliserGradients(s, w);
   for (int64_t g = 0; g < s.G; ++g) {
     LoadValues(task, w, begin, n, g);
     ReadStateGradient(s, w, n, g);
     StoreRows(task.V(grad.d_v, g), begin, n, w.dV);
   }
-  FinishKeyGradient<P>(s, w, n);
+  FinishKeyGradient(s, w, n);
   StoreKeyGradients(task, grad, w.dF, w, begin, n);
 }
 
 // Without decays and delta rule.
-template <class P>
-void SweepTwice(const Task& task, const MixerGradients& grad, const BackwardScratch& w) {
+inline void SweepTwice(const Task& task, const MixerGradients& grad, const BackwardScratch& w) {
   using Chunk = void (*)(const HeadTask&, const MixerGradients&, const BackwardScratch&, int64_t);
   const int64_t C = task.call.shape.C, T = task.queries.length, S = task.keys.length;
   const auto walk = [&](int64_t first, int64_t length, int64_t step, Chunk chunk) {
@@ -216,14 +207,14 @@ void SweepTwice(const Task& task, const MixerGradients& grad, const BackwardScra
         chunk(head, grad, share, begin);
       });
   };
-  task.ForEachHead(w, LoadTransposedStates<P>);
+  task.ForEachHead(w, LoadTransposedStates);
   if (task.call.in.options.causal) {
-    if (grad.d_q.present()) walk(0, T, C, ForwardSweepChunk<P>);
-    walk(LastChunk(S, C), S, -C, BackwardSweepChunk<P>);
+    if (grad.d_q.present()) walk(0, T, C, ForwardSweepChunk);
+    walk(LastChunk(S, C), S, -C, BackwardSweepChunk);
   } else {
-    if (grad.d_q.present()) walk(0, S, C, RebuildChunk<P>);
-    walk(0, T, C, QueryGradientChunk<P>);
-    walk(0, S, C, KeyGradientChunk<P>);
+    if (grad.d_q.present()) walk(0, S, C, RebuildChunk);
+    walk(0, T, C, QueryGradientChunk);
+    walk(0, S, C, KeyGradientChunk);
   }
 }
 
@@ -235,9 +226,10 @@ void BackwardTask(const Task& task, const MixerGradients& grad, const BackwardSc
   if constexpr (P::kKeepsStates)
     SweepFromKeptStates<P>(task, grad, w);
   else
-    SweepTwice<P>(task, grad, w);
+    SweepTwice(task, grad, w);
   task.ForEachHead(w, [&](const HeadTask& head, const BackwardScratch& share) {
-    StoreStates(head, share.L, share.l, grad.d_S0, P::kNormalised ? grad.d_z0 : Array());
+    StoreStates(head, share.L, share.l, grad.d_S0,
+                task.call.shape.normalised ? grad.d_z0 : Array());
   });
 }
 

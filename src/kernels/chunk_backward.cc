@@ -25,7 +25,7 @@ namespace linattn {
 
 HWY_EXPORT(ChunkBackwardForTarget);
 
-void ChunkBackward(const ChunkCall& call, const Sequences& sequences, const MixerGradients& grad,
+void BackwardWhole(const ChunkCall& call, const Sequences& sequences, const MixerGradients& grad,
                    ThreadScratch scratch) {
   HWY_DYNAMIC_DISPATCH(ChunkBackwardForTarget)
   (call, sequences, grad, scratch);

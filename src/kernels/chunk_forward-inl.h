@@ -15,8 +15,7 @@ namespace linattn {
 namespace HWY_NAMESPACE {
 
 // S and z of the task's value heads: from S0, z0, or zero.
-template <class P>
-void LoadStates(const HeadTask& task, const ForwardScratch& w) {
+inline void LoadStates(const HeadTask& task, const ForwardScratch& w) {
   const MixerInputs& in = task.call.in;
   const ChunkShape& s = task.call.shape;
   float* S = w.S;
@@ -28,7 +27,7 @@ void LoadStates(const HeadTask& task, const ForwardScratch& w) {
       else
         std::fill_n(S, s.V, 0.0f);
     }
-    if constexpr (P::kNormalised) {
+    if (s.normalised) {
       if (in.z0.present())
         std::copy_n(in.z0.At<float>(task.sequence, head), s.F, w.z + g * s.F);
       else
@@ -102,14 +101,22 @@ void LoadDecays(const HeadTask& task, const ForwardScratch& w, int64_t begin, in
   DecayRows<P::kDecay>({w.K, n, s.F, s.F}, 1, w.leave, w.DK);
 }
 
+// What the delta rule needs of beta, keys and decays alone.
+template <class P>
+void LoadCorrections(const HeadTask& task, const ForwardScratch& w, int64_t begin, int64_t n,
+                     int64_t g) {
+  const ChunkShape& s = task.call.shape;
+  LoadRows(task.V(task.call.in.beta, g), begin, n, w.beta);
+  DecayScores<P>(s, w, n, w.K, w.B, w.DB);
+  DecayRows<P::kDecay>({w.K, n, s.F, s.F}, -1, w.enter, w.NK);
+}
+
 // U: what the delta rule writes instead of V, given the state before the chunk (eq. 45).
 template <class P>
 void CorrectWrites(const HeadTask& task, const ForwardScratch& w, int64_t begin, int64_t n,
                    int64_t g) {
   const ChunkShape& s = task.call.shape;
-  LoadRows(task.V(task.call.in.beta, g), begin, n, w.beta);
-  DecayScores<P>(s, w, n, w.K, w.B, w.DB);
-  DecayRows<P::kDecay>({w.K, n, s.F, s.F}, -1, w.enter, w.NK);
+  LoadCorrections<P>(task, w, begin, n, g);
   std::copy_n(w.V, n * s.V, w.E);
   Gemm({n, s.V, s.F}, {w.NK, s.F, 1}, {w.S + g * s.F * s.V, s.V}, {w.E, s.V, true});
   SolveWrites({n, s.V, s.C, View<P>(w).B, w.beta}, w.E, w.U);
@@ -140,7 +147,7 @@ HWY_INLINE void WriteState(const ChunkShape& s, const ForwardScratch& w, int64_t
   float* S = w.next_S + memory;
   DecayState<P::kDecay>(s.F, s.V, w.pass, w.S + memory, S);
   Gemm({s.F, s.V, n}, {View<P>(w).K, 1, s.F}, {View<P>(w).U, s.V}, {S, s.V, true});
-  if constexpr (P::kNormalised) {
+  if (s.normalised) {
     float* z = w.next_z + g * s.F;
     DecayNormaliser<P::kDecay>(s.F, w.pass, w.z + g * s.F, z);
     AddRows(View<P>(w).K, n, s.F, z);
@@ -157,7 +164,7 @@ HWY_INLINE void ReadState(const ChunkShape& s, const ForwardScratch& w, int64_t 
 template <class P>
 HWY_INLINE void ReadNormaliser(const ChunkCall& call, const ForwardScratch& w, const float* A,
                                int64_t n, int64_t g) {
-  if constexpr (P::kNormalised) {
+  if (call.shape.normalised) {
     const int64_t F = call.shape.F, C = call.shape.C;
     const float* z = w.z + g * F;
     for (int64_t i = 0; i < n; ++i) {
@@ -174,14 +181,13 @@ HWY_INLINE void ReadNormaliser(const ChunkCall& call, const ForwardScratch& w, c
 }
 
 // Divides O by den (0/0 is 0; den is 1 where it is not used) and writes both out.
-template <class P>
-void StoreOutputs(const HeadTask& task, const ForwardScratch& w, int64_t begin, int64_t n,
-                  int64_t g) {
+inline void StoreOutputs(const HeadTask& task, const ForwardScratch& w, int64_t begin, int64_t n,
+                         int64_t g) {
   const ChunkShape& s = task.call.shape;
   const Array& norm = task.call.out.norm;
   for (int64_t i = 0; i < n; ++i) {
-    const float den = P::kNormalised ? w.den[i] : 1.0f;
-    if constexpr (P::kNormalised) Scale(InverseNormaliser(den), w.O + i * s.V, s.V);
+    const float den = s.normalised ? w.den[i] : 1.0f;
+    if (s.normalised) Scale(InverseNormaliser(den), w.O + i * s.V, s.V);
     if (norm.present() && task.call.mixer.normalised)
       *norm.At<float>(task.queries.row, task.queries[begin + i], task.value_head(g)) = den;
   }
@@ -208,7 +214,7 @@ void CausalChunk(const HeadTask& task, const ForwardScratch& w, int64_t begin) {
     PrefetchRows(task.O(call.out.o, g), begin + s.C, s.C);
     WriteState<P>(s, w, n, g);
     if (g == 0) PrefetchRows(task.K(call.in.k), begin + s.C, s.C);
-    StoreOutputs<P>(task, w, begin, n, g);
+    StoreOutputs(task, w, begin, n, g);
   }
 }
 
@@ -231,7 +237,7 @@ void QueryChunk(const HeadTask& task, const ForwardScratch& w, int64_t begin) {
   for (int64_t g = 0; g < task.call.shape.G; ++g) {
     ReadState<P>(task.call.shape, w, n, g);
     ReadNormaliser<P>(task.call, w, nullptr, n, g);
-    StoreOutputs<P>(task, w, begin, n, g);
+    StoreOutputs(task, w, begin, n, g);
   }
 }
 
@@ -243,7 +249,7 @@ void ForwardTask(const Task& task, const ForwardScratch& w) {
       task.ForEachHead(
           w, [=](const HeadTask& head, const ForwardScratch& share) { chunk(head, share, begin); });
   };
-  task.ForEachHead(w, LoadStates<P>);
+  task.ForEachHead(w, LoadStates);
   if (P::kKeepsStates || task.call.in.options.causal) {
     walk(task.keys.length, CausalChunk<P>);
   } else if constexpr (!P::kKeepsStates) {
@@ -252,7 +258,7 @@ void ForwardTask(const Task& task, const ForwardScratch& w) {
   }
   task.ForEachHead(w, [&](const HeadTask& head, const ForwardScratch& share) {
     StoreStates(head, share.S, share.z, task.call.out.ST,
-                P::kNormalised ? task.call.out.zT : Array());
+                task.call.shape.normalised ? task.call.out.zT : Array());
   });
 }
 

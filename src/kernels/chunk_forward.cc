@@ -25,7 +25,7 @@ namespace linattn {
 
 HWY_EXPORT(ChunkForwardForTarget);
 
-void ChunkForward(const ChunkCall& call, const Sequences& sequences, ThreadScratch scratch) {
+void ForwardWhole(const ChunkCall& call, const Sequences& sequences, ThreadScratch scratch) {
   HWY_DYNAMIC_DISPATCH(ChunkForwardForTarget)
   (call, sequences, scratch);
 }

@@ -29,9 +29,8 @@ inline void LoadStateGradients(const HeadTask& task, const MixerGradients& grad,
 }
 
 // dN [n,V] and dd [n] of value head g (eq. 9).
-template <class P>
-void LoadOutputGradients(const HeadTask& task, const MixerGradients& grad, const BackwardScratch& w,
-                         int64_t begin, int64_t n, int64_t g) {
+inline void LoadOutputGradients(const HeadTask& task, const MixerGradients& grad,
+                                const BackwardScratch& w, int64_t begin, int64_t n, int64_t g) {
   const MixerOutputs& out = task.call.out;
   const ChunkShape& s = task.call.shape;
   std::fill_n(w.dd, n, 0.0f);
@@ -40,7 +39,7 @@ void LoadOutputGradients(const HeadTask& task, const MixerGradients& grad, const
     return;
   }
   LoadRows(task.O(grad.d_o, g), begin, n, w.dN);
-  if constexpr (P::kNormalised) {
+  if (s.normalised) {
     LoadRows(task.O(out.o, g), begin, n, w.O);
     for (int64_t i = 0; i < n; ++i) {
       const float den =
@@ -62,6 +61,7 @@ struct FeatureGradients {
 // raw as LoadFeatures left it.
 inline void StoreFeatureGradients(const FeatureGradients& of, const ChunkShape& s,
                                   const BackwardScratch& w, int64_t begin, int64_t n) {
+  if (IsIdentity(of.phi)) return StoreRows(of.to, begin, n, of.dy);
   of.phi.Backward(w.raw, of.y, of.dy, n, s.K, w.dX);
   StoreRows(of.to, begin, n, w.dX);
 }
@@ -78,7 +78,7 @@ inline void StoreQueryGradients(const HeadTask& task, const MixerGradients& grad
                                 const BackwardScratch& w, int64_t begin, int64_t n) {
   const ChunkCall& call = task.call;
   if (call.scale != 1) Scale(call.scale, w.dF, n * call.shape.F);
-  LoadFeatures(call.phi, task.Q(call.in.q), begin, n, w.raw, w.Q);
+  if (!IsIdentity(call.phi)) LoadFeatures(call.phi, task.Q(call.in.q), begin, n, w.raw, w.Q);
   StoreFeatureGradients({call.phi, w.Q, w.dF, task.Q(grad.d_q)}, call.shape, w, begin, n);
 }
 

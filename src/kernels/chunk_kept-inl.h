@@ -67,7 +67,7 @@ void AddTriangleGradients(const ChunkShape& s, const BackwardScratch& w, int64_t
     MaskUpper(n, s.C, shift, w.dP);
   };
   if constexpr (P::kDecays) std::fill_n(w.P, n * s.C, 0.0f);
-  product(w.dN, P::kNormalised ? w.dd : nullptr);
+  product(w.dN, s.normalised ? w.dd : nullptr);
   AddTriangleGradient<P>({1, w.Q, View<P>(w).A, w.dF, w.dA}, s, w, n, g);
   if constexpr (P::kDelta) {
     product(w.dV, nullptr);
@@ -103,8 +103,8 @@ void AddDecayedGradient(const DecayedGradient& of, const ChunkShape& s, const Ba
 template <class P>
 void AddStateReads(const ChunkShape& s, const BackwardScratch& w, int64_t n, int64_t g) {
   const int64_t memory = g * s.F * s.V, both = P::kDelta ? 2 * n : n, stride = 2 * s.C;
-  const float* z = P::kNormalised ? w.z + g * s.F : nullptr;
-  const float* l = P::kNormalised ? w.l + g * s.F : nullptr;
+  const float* z = s.normalised ? w.z + g * s.F : nullptr;
+  const float* l = s.normalised ? w.l + g * s.F : nullptr;
   Transpose({w.dN, n, s.V, s.V}, w.dNT, stride);
   if constexpr (P::kDelta) Transpose({w.dV, n, s.V, s.V}, w.dNT + n, stride);
   Gemm({s.F, both, s.V}, {w.S + memory, s.V, 1}, {w.dNT, stride}, {w.dFT, stride});
@@ -122,7 +122,7 @@ void PassGradient(const ChunkShape& s, const BackwardScratch& w, int64_t g) {
   std::fill_n(w.d_pass, s.D, 0.0f);
   for (int64_t f = 0; f < s.F; ++f) {
     float product = Dot(S + f * s.V, L + f * s.V, s.V);
-    if constexpr (P::kNormalised) product += w.z[g * s.F + f] * w.l[g * s.F + f];
+    if (s.normalised) product += w.z[g * s.F + f] * w.l[g * s.F + f];
     const int64_t d = P::kPerChannel ? f : 0;
     w.d_pass[d] += w.pass[d] * product;
   }
@@ -136,7 +136,7 @@ void PassStateGradient(const ChunkShape& s, const BackwardScratch& w, int64_t n,
   DecayState<P::kDecay>(s.F, s.V, w.pass, L, L);
   Gemm({s.F, s.V, n}, {Q, 1, s.F}, {w.dN, s.V}, {L, s.V, true});
   if constexpr (P::kDelta) Gemm({s.F, s.V, n}, {w.NK, 1, s.F}, {w.dV, s.V}, {L, s.V, true});
-  if constexpr (P::kNormalised) {
+  if (s.normalised) {
     DecayNormaliser<P::kDecay>(s.F, w.pass, l, l);
     for (int64_t i = 0; i < n; ++i) AddScaled(w.dd[i], Q + i * s.F, s.F, l);
   }
@@ -163,7 +163,7 @@ void GradientOfValueHead(const HeadTask& task, const MixerGradients& grad, const
   LoadWrites<P>(task, w, begin, n, g);
   LoadReads<P>(s, w, n);
   PrefetchRows(task.V(task.call.in.v, g), begin - s.C, s.C);
-  LoadOutputGradients<P>(task, grad, w, begin, n, g);
+  LoadOutputGradients(task, grad, w, begin, n, g);
   PrefetchRows(task.O(grad.d_o, g), begin - s.C, s.C);
   std::fill_n(w.dg, n * s.D, 0.0f);
   std::fill_n(w.d_enter, n * s.D, 0.0f);
@@ -171,6 +171,7 @@ void GradientOfValueHead(const HeadTask& task, const MixerGradients& grad, const
   WriteGradients<P>(s, w, n, g);
   StoreRows(task.V(grad.d_v, g), begin, n, w.dV);
   Transpose({View<P>(w).U, n, s.V, s.V}, w.VT, s.C);
+  PrefetchRows(task.V(grad.d_v, g), begin - s.C, s.C);
   AddTriangleGradients<P>(s, w, n, g);
   AddStateReads<P>(s, w, n, g);
   if constexpr (P::kDelta) StoreRows(task.V(grad.d_beta, g), begin, n, w.d_beta);
@@ -198,14 +199,17 @@ void GradientChunk(const HeadTask& task, const MixerGradients& grad, const Backw
   std::fill_n(w.dF, n * s.F, 0.0f);
   std::fill_n(w.dK, n * s.F, 0.0f);
   for (int64_t g = 0; g < s.G; ++g) GradientOfValueHead<P>(task, grad, w, begin, n, g);
+  PrefetchRows(task.K(grad.d_k), begin - s.C, s.C);
   FinishTriangles<P>(s, w, n);
+  PrefetchRows(task.Q(grad.d_q), begin - s.C, s.C);
   StoreKeyGradients(task, grad, w.dK, w, begin, n);
   StoreQueryGradients(task, grad, w, begin, n);
 }
 
-// From w.S and w.z to w.next_S and w.next_z.
-template <class P>
-void RecallChunk(const HeadTask& task, const ForwardScratch& w, int64_t begin) {
+// From w.S and w.z to w.next_S and w.next_z; then(g) after value head g's share, while its decays
+// are in scratch.
+template <class P, class Then>
+void RecallChunk(const HeadTask& task, const ForwardScratch& w, int64_t begin, const Then& then) {
   const ChunkShape& s = task.call.shape;
   const int64_t n = std::min(s.C, task.keys.length - begin);
   LoadKeys(task, w, begin, n);
@@ -215,6 +219,7 @@ void RecallChunk(const HeadTask& task, const ForwardScratch& w, int64_t begin) {
     LoadWrites<P>(task, w, begin, n, g);
     PrefetchRows(task.V(task.call.in.v, g), begin + s.C, s.C);
     WriteState<P>(s, w, n, g);
+    then(g);
   }
 }
 
@@ -228,7 +233,7 @@ void SweepFromKeptStates(const Task& task, const MixerGradients& grad, const Bac
     BackwardScratch at = w;
     at.SetStates(s, from, to);
     task.ForEachHead(at, [&](const HeadTask& head, const BackwardScratch& share) {
-      RecallChunk<P>(head, share, c * s.C);
+      RecallChunk<P>(head, share, c * s.C, [](int64_t) {});
     });
   };
   const auto back = [&](int64_t c, float* before) {
@@ -239,7 +244,7 @@ void SweepFromKeptStates(const Task& task, const MixerGradients& grad, const Bac
     });
   };
   const int64_t last = LastChunk(chunks, s.kept);  // first chunk of the last segment
-  task.ForEachHead(w, LoadStates<P>);
+  task.ForEachHead(w, LoadStates);
   for (int64_t c = 0; c <= last; ++c) {
     if (c % s.kept == 0) std::copy_n(w.S, states, w.segment + c / s.kept * states);
     if (c < last) recall(c, w.S, w.S);

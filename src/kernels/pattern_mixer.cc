@@ -104,6 +104,23 @@ void RunForward(const Plan& plan, const MixerOutputs& out, int64_t scratch_float
   }
 }
 
+// Backward where each unit, of one group, has `shares` threads. A share keeps its own scratch until
+// all are done, and is what it is whichever thread runs it.
+void RunShares(const Plan& plan, int64_t shares, int64_t floats, float* scratch) {
+  const int64_t units = static_cast<int64_t>(plan.units.size());
+#pragma omp parallel for schedule(dynamic)
+  for (int64_t i = 0; i < units * shares; ++i)
+    for (const SoftmaxGroup& g : plan.units[i / shares])
+      AttendShare(g, {i % shares, shares}, scratch + i * floats);
+  for (int64_t u = 0; u < units; ++u) {
+    for (const SoftmaxGroup& g : plan.units[u]) {
+#pragma omp parallel for
+      for (int64_t q0 = 0; q0 < g.queries.length; q0 += kQueries)
+        JoinShares(g, q0, shares, floats, scratch + u * shares * floats);
+    }
+  }
+}
+
 // The rows of a cache that tokens [begin, begin + n) of a sequence lie in, as a list of tokens.
 TokenList Slots(const CacheLayout& cache, int64_t begin, int64_t n, std::vector<int64_t>& index) {
   index.clear();
@@ -181,7 +198,8 @@ void PatternForward(const Mixer& mixer, const Pattern& pattern, const MixerInput
              static_cast<float*>(scratch));
 }
 
-// One thread owns a unit: the sums over its queries and its query heads have one order.
+// One thread owns a unit, or several share its keys where there are fewer units than threads: sums
+// over queries and query heads have one order, which depends on the threads only if they share.
 void PatternBackward(const Mixer& mixer, const Pattern& pattern, const MixerInputs& in,
                      const MixerOutputs& out, const MixerGradients& gradients, void* scratch) {
   const MixerDims dims = CheckInputs(mixer, in);
@@ -194,15 +212,17 @@ void PatternBackward(const Mixer& mixer, const Pattern& pattern, const MixerInpu
   CheckNorm(mixer, out);
   Plan plan(pattern, in, dims, sequences);
   const int64_t floats = BackwardFloats(dims);
+  for (auto& unit : plan.units)
+    for (SoftmaxGroup& g : unit)
+      g.out = &out, g.gradients = &gradients, g.add = pattern.kinds > 1;
+  const int64_t units = static_cast<int64_t>(plan.units.size());
+  const int64_t shares = units > 0 ? omp_get_max_threads() / units : 0;
+  if (shares > 1 && pattern.kinds == 1)
+    return RunShares(plan, shares, floats, static_cast<float*>(scratch));
 #pragma omp parallel for schedule(dynamic)
-  for (auto& unit : plan.units) {
-    for (SoftmaxGroup& g : unit) {
-      g.out = &out;
-      g.gradients = &gradients;
-      g.add = pattern.kinds > 1;
+  for (auto& unit : plan.units)
+    for (SoftmaxGroup& g : unit)
       AttendBackward(g, static_cast<float*>(scratch) + omp_get_thread_num() * floats);
-    }
-  }
 }
 
 void PatternPrefill(const Mixer& mixer, const Pattern& pattern, const MixerInputs& in,

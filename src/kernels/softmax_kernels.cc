@@ -21,7 +21,14 @@ void RunTile(const SoftmaxGroup& group, int64_t head, int64_t begin, float* scra
   ForwardTile(group, head, begin, scratch);
 }
 
-void RunBackward(const SoftmaxGroup& group, float* scratch) { BackwardGroup(group, scratch); }
+void RunBackward(const SoftmaxGroup& group, KeyShare share, float* scratch) {
+  BackwardGroup(group, share, scratch);
+}
+
+void RunJoin(const SoftmaxGroup& group, int64_t q0, int64_t shares, int64_t floats,
+             float* scratch) {
+  JoinBlock(group, q0, shares, floats, scratch);
+}
 
 // One of both is F32, or row has room for one.
 void RunCopy(const HeadRows& from, const HeadRows& to, float* row) {
@@ -56,6 +63,7 @@ namespace linattn {
 
 HWY_EXPORT(RunTile);
 HWY_EXPORT(RunBackward);
+HWY_EXPORT(RunJoin);
 HWY_EXPORT(RunCopy);
 HWY_EXPORT(AttendRows);
 
@@ -64,7 +72,16 @@ void AttendTile(const SoftmaxGroup& group, int64_t head, int64_t begin, float* s
 }
 
 void AttendBackward(const SoftmaxGroup& group, float* scratch) {
-  HWY_DYNAMIC_DISPATCH(RunBackward)(group, scratch);
+  HWY_DYNAMIC_DISPATCH(RunBackward)(group, {}, scratch);
+}
+
+void AttendShare(const SoftmaxGroup& group, KeyShare share, float* scratch) {
+  HWY_DYNAMIC_DISPATCH(RunBackward)(group, share, scratch);
+}
+
+void JoinShares(const SoftmaxGroup& group, int64_t q0, int64_t shares, int64_t floats,
+                float* scratch) {
+  HWY_DYNAMIC_DISPATCH(RunJoin)(group, q0, shares, floats, scratch);
 }
 
 void CopyRows(const HeadRows& from, const HeadRows& to) {

@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "base/error.h"
-#include "kernels/chunk.h"
+#include "kernels/chunk_parts.h"
 #include "kernels/log_decay.h"
 
 namespace linattn {
@@ -14,6 +14,8 @@ namespace {
 
 ChunkCall MakeCall(const Mixer& mixer, const MixerInputs& in, const MixerOutputs& out,
                    const MixerDims& dims) {
+  ChunkShape shape = ShapeOfChunks(mixer, dims, omp_get_max_threads());
+  shape.normalised = mixer.normalised && in.options.normalise;
   return {.mixer = mixer,
           .in = in,
           .out = out,
@@ -21,11 +23,13 @@ ChunkCall MakeCall(const Mixer& mixer, const MixerInputs& in, const MixerOutputs
           .key_phi = KeyMap(mixer, in.options),
           .scale = static_cast<float>(ScaleOf(mixer, in.options, dims.K)),
           .eps = static_cast<float>(in.options.eps),
-          .shape = ShapeOfChunks(mixer, dims, omp_get_max_threads())};
+          .shape = shape};
 }
 
 ThreadScratch Share(const ChunkShape& shape, void* scratch) {
-  return {static_cast<float*>(scratch), ScratchFloats(shape)};
+  const int64_t floats = ScratchFloats(shape);
+  auto* block = static_cast<float*>(scratch);
+  return {block, floats, block + floats * omp_get_max_threads()};
 }
 
 MixerDims CheckFast(const Mixer& mixer, const MixerInputs& in, const MixerOutputs& out) {
@@ -65,8 +69,9 @@ double ScaleOf(const Mixer& mixer, const MixerOptions& options, int64_t K) {
 }
 
 int64_t StateScratchBytes(const Mixer& mixer, const MixerDims& dims, int threads) {
-  return ScratchFloats(ShapeOfChunks(mixer, dims, threads)) * threads *
-         static_cast<int64_t>(sizeof(float));
+  const ChunkShape shape = ShapeOfChunks(mixer, dims, threads);
+  const PartStates parts(shape, MostParts(shape, dims), dims.HV, nullptr);
+  return (ScratchFloats(shape) * threads + parts.floats) * static_cast<int64_t>(sizeof(float));
 }
 
 void StateForward(const Mixer& mixer, const MixerInputs& in, const MixerOutputs& out,
