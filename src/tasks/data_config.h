@@ -14,6 +14,7 @@ struct DataConfig {
   bool full_train = false;  // train on the validation images too; the test set is evaluated then
   int64_t limit = 0;        // training images at most; 0: all
   bool flip = false;        // half of the images are mirrored
+  std::string vocabulary;   // text: a SentencePiece model file; empty: bytes
   int64_t pairs = 64;       // recall: of key and value, at most
 
   // speech: source as LoadSpeech (data/speech_set.h) spells it

@@ -59,12 +59,25 @@ Batch EmptyBatch(int64_t rows, int64_t length) {
           rows * length};
 }
 
-void FillRow(Batch& batch, int64_t row, int64_t start, const uint8_t* symbols, int64_t length) {
+namespace {
+
+template <class Symbol>
+void FillShifted(Batch& batch, int64_t row, int64_t start, const Symbol* symbols, int64_t length) {
   int64_t* inputs = batch.inputs.data_ptr<int64_t>() + row * length;
   int64_t* targets = batch.targets.data_ptr<int64_t>() + row * length;
   inputs[0] = start;
   for (int64_t t = 0; t < length; ++t) targets[t] = symbols[t];
   for (int64_t t = 1; t < length; ++t) inputs[t] = symbols[t - 1];
+}
+
+}  // namespace
+
+void FillRow(Batch& batch, int64_t row, int64_t start, const uint8_t* symbols, int64_t length) {
+  FillShifted(batch, row, start, symbols, length);
+}
+
+void FillRow(Batch& batch, int64_t row, int64_t start, const int32_t* symbols, int64_t length) {
+  FillShifted(batch, row, start, symbols, length);
 }
 
 }  // namespace linattn

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -62,6 +63,9 @@ class Task {
   // scale.
   virtual void FitModel(ModelConfig& model) const;
 
+  // The SentencePiece model that a model file is to carry; empty: none.
+  virtual std::span<const uint8_t> vocabulary() const { return {}; }
+
   // The index-th batch ever drawn: a function of the seed and the index alone, so that a resumed
   // run sees what an unbroken one would.
   virtual Batch TrainBatch(int64_t index) const = 0;
@@ -111,6 +115,7 @@ std::vector<int64_t> Permutation(int64_t n, uint64_t seed, uint64_t stream);
 
 // Row i of the batch from its symbols: inputs are shifted by one behind `start`.
 void FillRow(Batch& batch, int64_t row, int64_t start, const uint8_t* symbols, int64_t length);
+void FillRow(Batch& batch, int64_t row, int64_t start, const int32_t* symbols, int64_t length);
 Batch EmptyBatch(int64_t rows, int64_t length);
 
 }  // namespace linattn

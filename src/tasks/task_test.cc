@@ -7,6 +7,7 @@
 #include <cmath>
 #include <filesystem>
 #include <map>
+#include <numbers>
 #include <set>
 
 #include "base/error.h"
@@ -250,6 +251,38 @@ TEST_F(Text, BatchesDependOnSeedAndIndexOnly) {
   task->TrainBatch(0);
   EXPECT_TRUE(at::equal(MakeTask(options_)->TrainBatch(3).targets, third));
   EXPECT_FALSE(at::equal(task->TrainBatch(4).targets, third));
+}
+
+TEST_F(Text, PiecesOfAVocabularyAreScoredByTheByte) {
+  const Bytes play = ReadFile(LINATTN_TESTDATA "/text/shakespeare-head.txt");
+  options_.data.source = LINATTN_TESTDATA "/text/shakespeare-head.txt";
+  options_.data.vocabulary = LINATTN_TESTDATA "/text/pieces.model";
+  const auto task = MakeTask(options_);
+  ModelConfig model = options_.model;
+  task->FitModel(model);
+  EXPECT_EQ(model.vocab, 512);
+  EXPECT_EQ(task->vocabulary().size(), std::filesystem::file_size(options_.data.vocabulary));
+  const Batch batch = task->TrainBatch(0);
+  EXPECT_EQ(Row(batch.inputs, 0)[0], 512);  // the start token
+  EXPECT_EQ(Row(batch.inputs, 0)[1], Row(batch.targets, 0)[0]);
+  double bytes = 0, tokens = 0;
+  for (int64_t i = 0; i < task->eval_batches(); ++i) {
+    const Batch held_out = task->EvalBatch(i);
+    const Tally tally = task->Measure({}, held_out, std::numbers::ln2)[0];
+    EXPECT_NEAR(tally.sum, 1, 1e-12);
+    bytes += tally.count;
+    tokens += static_cast<double>(held_out.tokens);
+  }
+  const auto size = static_cast<int64_t>(play.size());
+  EXPECT_EQ(bytes, size * 19 / 20 - size * 9 / 10);
+  EXPECT_LT(tokens, bytes / 1.5);
+  options_.model.vocab = 300;
+  try {
+    MakeTask(options_);
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_THAT(e.what(), HasSubstr("512 pieces, or be left out, but is 300"));
+  }
 }
 
 TEST_F(Text, RefusesFilesThatAreTooShortOrMissing) {

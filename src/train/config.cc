@@ -21,6 +21,7 @@ void VisitData(Config& c, Visit&& visit) {
   visit("full_train", c.full_train);
   visit("limit", c.limit);
   visit("flip", c.flip);
+  visit("vocabulary", c.vocabulary);
   visit("pairs", c.pairs);
   visit("dictionary", c.dictionary);
   visit("unalignable", c.unalignable);

@@ -22,6 +22,8 @@
 namespace linattn {
 namespace {
 
+constexpr const char* kVocabularyFile = "/vocabulary.model";  // in a run's directory, for export
+
 double Seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
@@ -122,7 +124,7 @@ struct Learner {
     std::map<std::string, std::vector<float>> weights;
     for (auto& [name, values] : model.Export()) weights[name] = std::move(values);
     SaveModel(path, model.config(), weights, StorageByName(storage),
-              {{"linattn.step", std::to_string(state.step)}});
+              {{"linattn.step", std::to_string(state.step)}}, vocabulary);
   }
 
   static at::Generator Generator() { return at::globalContext().defaultGenerator(at::kCPU); }
@@ -132,6 +134,7 @@ struct Learner {
   Optimiser optimiser;
   std::unique_ptr<WeightAverage> average;
   int64_t redraw_every = 0;
+  Bytes vocabulary;  // that model files are to carry
 };
 
 class Run {
@@ -169,6 +172,9 @@ class Run {
     for (const char* name : {"/samples", "/checkpoints"}) {
       std::filesystem::create_directories(options_.directory + name);
     }
+    const std::span<const uint8_t> vocabulary = task_->vocabulary();
+    learner_.vocabulary.assign(vocabulary.begin(), vocabulary.end());
+    if (!vocabulary.empty()) WriteFileAtomic(options_.directory + kVocabularyFile, vocabulary);
     metrics_ = std::make_unique<Metrics>(options_.directory, step);
   }
   struct StepReport {
@@ -514,7 +520,11 @@ RunResult Resume(const RunConfig& config, const RunOptions& options) {
 std::string ExportRun(const std::string& directory, const std::string& path,
                       const std::string& storage, bool best) {
   const CheckpointFiles files(directory + "/checkpoints");
-  Learner learner(ResolveConfig(directory + "/config.toml", {}));
+  const RunConfig config = ResolveConfig(directory + "/config.toml", {});
+  Learner learner(config);
+  if (!config.data.vocabulary.empty()) {
+    learner.vocabulary = ReadFile(directory + kVocabularyFile, "export");
+  }
   std::string message = "there is none";
   for (const int64_t step : files.Steps()) {
     RunState state;
