@@ -225,32 +225,55 @@ HeadShare PackedLayer::Heads(const LayerShare& share) const {
 
 namespace {
 
-// Adds up ranges of a matrix's outputs, in rising order, and multiplies whole panels of them: those
-// that two ranges share once.
-class PanelRanges {
- public:
-  PanelRanges(const PreparedRows& x, const PackedMatrix& w, Rows y) : x_(x), w_(w), y_(y) {}
-  ~PanelRanges() { Flush(); }
-  void Add(int64_t begin, int64_t end) {
-    if (begin == end) return;
-    constexpr int64_t kPanel = PackedMatrix::kPanel;
-    const int64_t first = std::max(end_, begin / kPanel), last = (end + kPanel - 1) / kPanel;
-    if (first > end_) Flush(), begin_ = first;
-    end_ = std::max(end_, last);
-  }
-
- private:
-  void Flush() {
-    if (begin_ < end_) MatMulPanels(x_, w_, {begin_, end_}, y_);
-    begin_ = end_;
-  }
-  const PreparedRows& x_;
-  const PackedMatrix& w_;
-  Rows y_;
-  int64_t begin_ = 0, end_ = 0;
-};
+void MatMulRuns(const PreparedRows& x, const PackedMatrix& w, const PanelRuns& panels, Rows y) {
+  for (size_t i = 0; i < panels.count; ++i)
+    MatMulPanels(x, w, {panels.runs[i].begin, panels.runs[i].end}, y);
+}
 
 }  // namespace
+
+void PanelRuns::Add(int64_t begin, int64_t end) {
+  constexpr int64_t kPanel = PackedMatrix::kPanel;
+  const int64_t last = count > 0 ? runs[count - 1].end : 0;
+  begin = std::max(last, begin / kPanel), end = (end + kPanel - 1) / kPanel;
+  if (begin >= end) return;
+  if (count > 0 && begin == last)
+    runs[count - 1].end = end;
+  else
+    runs[count++] = {begin, end};
+}
+
+PanelRuns PackedLayer::ProjectionRuns(const HeadShare& heads) const {
+  PanelRuns runs;
+  for (const Section& s : sections_) {
+    const int64_t each = s.width / key_heads_;
+    s.shared ? runs.Add(s.begin, s.begin + s.width)
+             : runs.Add(s.begin + heads.begin * each, s.begin + heads.end * each);
+  }
+  return runs;
+}
+
+PanelRuns PackedLayer::MlpRuns(const LayerShare& share) const {
+  PanelRuns runs;
+  const int64_t begin = units_.begin(share.begin), end = units_.begin(share.end);
+  runs.Add(begin, end);
+  if (swiglu_) runs.Add(mlp_dim_ + begin, mlp_dim_ + end);
+  return runs;
+}
+
+void PackedLayer::AddReads(const LayerShare& share, std::vector<PanelRange>* order) {
+  const auto add = [&](PackedMatrix& w, const PanelRuns& panels) {
+    for (size_t i = 0; i < panels.count; ++i)
+      order->push_back({&w, panels.runs[i].begin, panels.runs[i].end});
+  };
+  const HeadShare heads = Heads(share);
+  if (heads.begin < heads.end) add(in_, ProjectionRuns(heads));
+  for (int64_t t = share.begin; t < std::min(share.end, heads_.count()); ++t)
+    order->push_back({&out_[t], 0, out_[t].panels()});
+  add(up_, MlpRuns(share));
+  for (int64_t t = share.begin; t < std::min(share.end, units_.count()); ++t)
+    order->push_back({&down_[t], 0, down_[t].panels()});
+}
 
 void PackedLayer::Project(const LayerRows& r, const LayerShare& share) const {
   const HeadShare heads = Heads(share);
@@ -261,14 +284,7 @@ void PackedLayer::Project(const LayerRows& r, const LayerShare& share) const {
     x = r.y;
   }
   r.prepared->Prepare(in_.type(), r.rows(), dim_, {x, dim_});
-  {
-    PanelRanges ranges(*r.prepared, in_, {r.row, layout_.width});
-    for (const Section& s : sections_) {
-      const int64_t each = s.width / key_heads_;
-      s.shared ? ranges.Add(s.begin, s.begin + s.width)
-               : ranges.Add(s.begin + heads.begin * each, s.begin + heads.end * each);
-    }
-  }
+  MatMulRuns(*r.prepared, in_, ProjectionRuns(heads), {r.row, layout_.width});
   MakeGates(r, heads);
 }
 
@@ -279,7 +295,9 @@ void PackedLayer::MakeGates(const LayerRows& r, const HeadShare& heads) const {
   const auto low_rank = [&](int64_t from, const PackedMatrix& w, int64_t to) {
     const int64_t each = w.out() / key_heads_;
     r.prepared->Prepare(w.type(), r.rows(), w.in(), {r.row + from, at.width});
-    PanelRanges(*r.prepared, w, rows(to)).Add(heads.begin * each, heads.end * each);
+    PanelRuns runs;
+    runs.Add(heads.begin * each, heads.end * each);
+    MatMulRuns(*r.prepared, w, runs, rows(to));
   };
   if (p.decay_rank > 0) low_rank(at.decay_in, decay_, at.decay);
   if (p.gate_rank > 0) low_rank(at.gate_in, gate_, at.gate);
@@ -398,11 +416,7 @@ void PackedLayer::Mlp(const LayerRows& r, const LayerShare& share) const {
   const int64_t begin = units_.begin(share.begin), end = units_.begin(share.end);
   if (begin == end) return;
   r.prepared->Prepare(up_.type(), rows, dim_, {from, dim_});
-  {
-    PanelRanges ranges(*r.prepared, up_, {r.up, width});
-    ranges.Add(begin, end);
-    if (swiglu_) ranges.Add(mlp_dim_ + begin, mlp_dim_ + end);
-  }
+  MatMulRuns(*r.prepared, up_, MlpRuns(share), {r.up, width});
   Activate(r, begin, end);
   for (int64_t t = share.begin; t < std::min(share.end, units_.count()); ++t) {
     const int64_t first = units_.begin(t);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -62,6 +63,19 @@ struct LayerShare {
   int64_t begin = 0, end = kTerms;
 };
 
+// Runs of a matrix's panels, in rising order.
+struct PanelRuns {
+  // Of outputs [begin, end), which come in rising order; a panel that is in the list already is not
+  // repeated.
+  void Add(int64_t begin, int64_t end);
+
+  struct Run {
+    int64_t begin, end;
+  };
+  std::array<Run, 8> runs;
+  size_t count = 0;
+};
+
 // `rows` = B*T tokens of B sequences on their way through a layer, and room for what a thread makes
 // of them.
 struct LayerRows {
@@ -102,6 +116,9 @@ class PackedLayer {
   void Mlp(const LayerRows& r, const LayerShare& share) const;   // x + attention -> mlp
   void Finish(const LayerRows& r) const;                         // x + mlp -> x
 
+  // Appends what a thread with this share reads of the large matrices, in its order.
+  void AddReads(const LayerShare& share, std::vector<PanelRange>* order);
+
   struct Views {
     Array q, k, v, g, beta, o;  // [B,T,heads,channels]; g, beta absent or [B,T,HV(,K)]
   };
@@ -114,6 +131,8 @@ class PackedLayer {
   void PlanSections();
   void PackGates(const ModelTensors& tensors, const std::string& attn);
   void PackConvolution(const ModelTensors& tensors, const std::string& attn);
+  PanelRuns ProjectionRuns(const HeadShare& heads) const;
+  PanelRuns MlpRuns(const LayerShare& share) const;
   void MakeGates(const LayerRows& r, const HeadShare& heads) const;
   void MapHeads(const LayerRows& r, const PackedMatrix& map, int64_t from, int64_t to,
                 const HeadShare& heads) const;

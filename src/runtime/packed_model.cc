@@ -33,6 +33,32 @@ PackedMatrix MakeHead(const ModelConfig& c, const PackedModel::Tensors& tensors,
                             type);
 }
 
+// Each panel where it first comes.
+std::vector<PanelRange> Distinct(const std::vector<PanelRange>& all) {
+  std::map<PackedMatrix*, std::vector<bool>> seen;
+  std::vector<PanelRange> order;
+  for (const PanelRange& run : all) {
+    std::vector<bool>& panels = seen[run.matrix];
+    panels.resize(static_cast<size_t>(run.matrix->panels()));
+    for (int64_t p = run.begin; p < run.end; ++p) {
+      if (panels[p]) continue;
+      panels[p] = true;
+      order.push_back({run.matrix, p, p + 1});
+    }
+  }
+  return order;
+}
+
+// The weights of all layers in the order in which the threads of a shared step read them.
+void LayOutForSteps(std::vector<PackedLayer>& layers, PackedMatrix& head) {
+  std::vector<PanelRange> order;
+  for (int64_t t = 0; t < kTerms; ++t) {
+    for (PackedLayer& layer : layers) layer.AddReads({t, t + 1}, &order);
+    if (t == 0) order.push_back({&head, 0, head.panels()});
+  }
+  LayOut(Distinct(order));
+}
+
 }  // namespace
 
 Workspace::Workspace(const ModelConfig& c, int64_t rows)
@@ -55,9 +81,10 @@ Workspace::Workspace(const ModelConfig& c, int64_t rows)
 }
 
 void Workspace::ReserveThreads() {
-  const auto threads = static_cast<size_t>(omp_get_max_threads());
+  const auto count = static_cast<size_t>(omp_get_max_threads());
   const int64_t most = std::max({dim, row_width, o_width, mlp_width});
-  while (prepared.size() < threads) prepared.emplace_back(std::min(rows, kBlockRows), most);
+  while (threads.size() < count)
+    threads.push_back(std::make_unique<ThreadRoom>(PreparedRows(std::min(rows, kBlockRows), most)));
 }
 
 struct PackedModel::Weights {
@@ -109,6 +136,7 @@ PackedModel::PackedModel(const ModelConfig& config, const Tensors& tensors, Weig
   }
   weights->norm = PackNorm(config, tensors, "norm");
   weights->head = MakeHead(config, tensors, type);
+  LayOutForSteps(weights->layers, weights->head);
   weights_ = std::move(weights);
 }
 
@@ -213,11 +241,13 @@ void ForEachBlock(const PackedLayer& layer, const LayerRows& r, Workspace& w, co
   const int64_t blocks = std::max((rows + kBlockRows - 1) / kBlockRows,
                                   std::min(threads, rows / PreparedRows::kTileRows));
   w.ReserveThreads();
-#pragma omp parallel for schedule(dynamic) if (blocks > 1)
+  constexpr int64_t kParallelWork = 1 << 18;  // products that repay the start of a team
+#pragma omp parallel for schedule(dynamic) if (blocks > 1 && \
+                                               rows * layer.products() > kParallelWork)
   for (int64_t i = 0; i < blocks; ++i) {
     const int64_t begin = i * rows / blocks, end = (i + 1) * rows / blocks;
     LayerRows block = layer.Part(r, begin, end);
-    block.prepared = &w.prepared[omp_get_thread_num()];
+    block.prepared = &w.threads[omp_get_thread_num()]->prepared;
     run(block, begin);
   }
 }

@@ -14,6 +14,13 @@
 
 namespace linattn {
 
+// What threads write must lie further apart than prefetchers run ahead: two of them that take each
+// other's cache lines away lose more than they do in the time (int8, batch 1: 167 -> 130 us a
+// token).
+struct alignas(4096) ThreadRoom {
+  PreparedRows prepared;
+};
+
 // Room for the activations of up to `rows` tokens on their way through the layers, for any number
 // of threads.
 struct Workspace {
@@ -22,13 +29,13 @@ struct Workspace {
   // Room for as many threads as OpenMP now starts; allocates only if they have become more.
   void ReserveThreads();
 
-  FloatBuffer x;                       // [rows,dim] residual stream
-  FloatBuffer y;                       // [rows,dim] what a projection reads
-  FloatBuffer row;                     // [rows,row_width] what a layer makes of a token: RowLayout
-  FloatBuffer o;                       // [rows,o_width] what its mixer writes
-  FloatBuffer up;                      // [rows,mlp_width]
-  FloatBuffer attention, mlp;          // [kTerms,rows,dim] terms of what a layer adds to x
-  std::vector<PreparedRows> prepared;  // [threads]
+  FloatBuffer x;               // [rows,dim] residual stream
+  FloatBuffer y;               // [rows,dim] what a projection reads
+  FloatBuffer row;             // [rows,row_width] what a layer makes of a token: RowLayout
+  FloatBuffer o;               // [rows,o_width] what its mixer writes
+  FloatBuffer up;              // [rows,mlp_width]
+  FloatBuffer attention, mlp;  // [kTerms,rows,dim] terms of what a layer adds to x
+  std::vector<std::unique_ptr<ThreadRoom>> threads;
   int64_t rows = 0;
   int64_t dim = 0, row_width = 0, o_width = 0, mlp_width = 0;  // the widest layer's
 };

@@ -17,6 +17,8 @@ constexpr int64_t kGroupRows = 32;  // sequences that a thread takes through the
 constexpr int64_t kSharedRows = 4;  // a thread's sequences, below which the threads share them,
 constexpr int64_t kSharedWork = 1 << 16;  // unless so few products are not worth two meetings
 
+constexpr int64_t kRowsApart = 16;  // between those of two threads, see ThreadRoom
+
 int64_t RoundUp(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 
 }  // namespace
@@ -32,7 +34,9 @@ Session::Session(const PackedModel& model, int64_t slots, int64_t capacity)
         "a session's capacity must be from 1 to {} = {}, but is {}",
         longest == c.max_len ? "the model's max_len" : "2^60", longest, capacity_);
   for (int64_t layer = 0; layer < c.layers(); ++layer) {
-    layers_.push_back({state_floats_, MixerStateFloats(c, layer, capacity_)});
+    const MixerDims d = StateDimsOf(c, layer);
+    layers_.push_back({state_floats_, MixerStateFloats(c, layer, capacity_),
+                       model.mixer(layer).family == Family::kState ? d.HV / d.H * d.F * d.V : 0});
     state_floats_ += StateFloats(c, layer, capacity_);
   }
   slot_stride_ = RoundUp(state_floats_, 16);
@@ -41,7 +45,7 @@ Session::Session(const PackedModel& model, int64_t slots, int64_t capacity)
   states_ = FloatBuffer(slots * slot_stride_);
   outputs_ = FloatBuffer(slots * c.outputs());
   // Where threads share sequences, each has rows of its own.
-  const int64_t shared = std::min(slots, kTerms * kSharedRows) * kTerms;
+  const int64_t shared = (std::min(slots, kTerms * kSharedRows) + kRowsApart) * kTerms;
   workspace_ = Workspace(c, std::max({slots, shared, std::min(kPrefillRows, capacity_)}));
   row_position_.resize(workspace_.rows);
   row_state_.resize(slots * c.layers());
@@ -164,8 +168,8 @@ void Session::StepSlots(std::span<const int64_t> slots, const StepTokens& read) 
   }
   const int64_t threads = omp_get_max_threads();
   workspace_.ReserveThreads();
+  const bool share = n * model_.layer(0).products() >= kSharedWork;
   if (n < kSharedRows * threads) {
-    const bool share = n > 0 && n * model_.layer(0).products() >= kSharedWork;
     const auto team = static_cast<int>(share ? std::min(threads, kTerms) : 1);
     barrier_.Reset();
 #pragma omp parallel num_threads(team) if (team > 1)
@@ -173,7 +177,7 @@ void Session::StepSlots(std::span<const int64_t> slots, const StepTokens& read) 
   } else {
     const int64_t rows = std::min(kGroupRows, (n + threads - 1) / threads);
     const int64_t groups = (n + rows - 1) / rows;
-#pragma omp parallel for schedule(dynamic) if (groups > 1)
+#pragma omp parallel for schedule(dynamic) if (groups > 1 && share)
     for (int64_t g = 0; g < groups; ++g) {
       StepGroup(read, g * rows, std::min(rows, n - g * rows));
     }
@@ -201,7 +205,7 @@ Array WithoutTime(const Array& a) {  // [rows,1,H,K] -> [rows,H,K], [rows,1,H] -
 LayerRows Session::RowsOfStep(int64_t begin, int64_t first, int64_t rows, int thread) {
   LayerRows r = model_.RowsOf(workspace_, begin, rows, 1);
   r.places = &row_position_[first];
-  r.prepared = &workspace_.prepared[thread];
+  r.prepared = &workspace_.threads[thread]->prepared;
   return r;
 }
 
@@ -246,11 +250,23 @@ void Session::StepGroup(const StepTokens& read, int64_t first, int64_t rows) {
   model_.Head(r, 0, 1, row_outputs_.data() + first * model_.config().outputs());
 }
 
+// Of the first sequence: to come while the thread waits for the others.
+void Session::PrefetchState(int64_t layer, const LayerShare& share) const {
+  const HeadShare heads = model_.layer(layer).Heads(share);
+  const float* state = row_state_[layer * step_rows_];
+  const int64_t floats = layers_[layer].head_floats;
+  for (int64_t h = heads.begin; h < heads.end; ++h) {  // in StepState's directions
+    const float* head = state + h * floats + (h % 2 == 1 ? floats - 16 : 0);
+    const int64_t by = h % 2 == 1 ? -16 : 16;
+    for (int64_t i = 0; i < floats; i += 16, head += by) __builtin_prefetch(head, 1, 2);
+  }
+}
+
 // All sequences of the step, a thread's share of every layer. What a thread makes of a token is its
 // own, except the terms of the two sums of a layer, which all threads then read.
 void Session::StepShare(const StepTokens& read, int thread, int team) {
   const int64_t rows = step_rows_;
-  LayerRows r = RowsOfStep(thread * rows, 0, rows, thread);
+  LayerRows r = RowsOfStep(thread * (rows + kRowsApart), 0, rows, thread);
   const LayerRows shared = RowsOfStep(0, 0, rows, 0);
   r.attention = shared.attention, r.mlp = shared.mlp;
   const LayerShare share{thread * kTerms / team, (thread + 1) * kTerms / team};
@@ -267,6 +283,7 @@ void Session::StepShare(const StepTokens& read, int thread, int team) {
     layer.Out(r, share);
     barrier_.Wait(team);
     layer.Mlp(r, share);
+    if (i + 1 < model_.config().layers()) PrefetchState(i + 1, share);
     barrier_.Wait(team);
     layer.Finish(r);
   }

@@ -69,6 +69,7 @@ class Session {
   LayerRows RowsOfStep(int64_t begin, int64_t first, int64_t rows, int thread);
   StepInputs InputsOfStep(int64_t layer, const LayerRows& rows, int64_t first) const;
   void Embed(const StepTokens& read, int64_t first, const LayerRows& rows) const;
+  void PrefetchState(int64_t layer, const LayerShare& share) const;
   void StepGroup(const StepTokens& read, int64_t first, int64_t rows);
   void StepShare(const StepTokens& read, int thread, int team);
   float* State(int64_t slot) { return states_.data() + slot * slot_stride_; }
@@ -78,6 +79,7 @@ class Session {
   struct LayerState {
     int64_t offset = 0;        // in a slot's block
     int64_t mixer_floats = 0;  // the convolution's history comes behind them
+    int64_t head_floats = 0;   // of state mixers: the matrices of a key head, which come first
   };
   std::vector<LayerState> layers_;
   std::vector<int64_t> lengths_;  // [slots]
