@@ -10,11 +10,11 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
-#include "kernels/sampler.h"
 #include "model/layer.h"
 #include "model/model_file.h"
 #include "runtime/full_pass.h"
 #include "runtime/session.h"
+#include "runtime/symbol_sampler.h"
 
 namespace linattn::bench {
 namespace {
@@ -45,24 +45,6 @@ int32_t SymbolAt(const ModelConfig& c, int64_t t, int64_t slot) {
   return static_cast<int32_t>((t * 37 + slot * 11 + 5) % c.vocab);
 }
 
-// Draws as generation does.
-class Sampler {
- public:
-  explicit Sampler(const ModelConfig& config)
-      : mixture_(config.head == "logistic_mixture"), random_(1, 1) {}
-  int32_t operator()(std::span<const float> outputs) {
-    if (!mixture_) return static_cast<int32_t>(SampleCategorical(outputs, {}, random_, scratch_));
-    uint8_t pixel = 0;
-    SampleLogisticMixture(outputs, 1, random_, {&pixel, 1});
-    return pixel;
-  }
-
- private:
-  bool mixture_;
-  Random random_;
-  SamplerScratch scratch_;
-};
-
 // What is timed: sequences that grow together.
 class Decoder {
  public:
@@ -74,7 +56,7 @@ class Decoder {
 class CachedDecoder : public Decoder {
  public:
   CachedDecoder(const PackedModel& model, const DecodeSetting& s)
-      : session_(model, s.batch, s.length), sample_(model.config()), next_(s.batch) {
+      : session_(model, s.batch, s.length), sample_(model.config(), {}), next_(s.batch) {
     for (int64_t i = 0; i < s.batch; ++i) slots_.push_back(i);
   }
 
@@ -91,20 +73,22 @@ class CachedDecoder : public Decoder {
     }
     for (size_t i = 1; i < slots_.size(); ++i) session_.Copy(0, slots_[i]);
     for (size_t i = 0; i < slots_.size(); ++i)
-      next_[i] = position == 0 ? static_cast<int32_t>(c.start_token(0))
-                               : SymbolAt(c, position, slots_[i]);
+      next_[i] =
+          position == 0 ? static_cast<int32_t>(c.start_token(0)) : SymbolAt(c, position, slots_[i]);
   }
 
   double Step() override {
     session_.Step(slots_, next_);
     return SecondsOf([this] {
-      for (size_t i = 0; i < slots_.size(); ++i) next_[i] = sample_(session_.outputs(slots_[i]));
+      for (size_t i = 0; i < slots_.size(); ++i)
+        next_[i] = sample_(session_.outputs(slots_[i]), session_.length(slots_[i]) - 1, random_);
     });
   }
 
  private:
   Session session_;
-  Sampler sample_;
+  SymbolSampler sample_;
+  Random random_{1, 1};
   std::vector<int64_t> slots_;
   std::vector<int32_t> next_;
 };
@@ -113,7 +97,7 @@ class CachedDecoder : public Decoder {
 class UncachedDecoder : public Decoder {
  public:
   UncachedDecoder(const PackedModel& model, int64_t batch)
-      : pass_(model), sample_(model.config()), batch_(batch) {}
+      : pass_(model), sample_(model.config(), {}), batch_(batch) {}
 
   void MoveTo(int64_t position) override { position_ = position; }
 
@@ -126,13 +110,15 @@ class UncachedDecoder : public Decoder {
     const auto outputs = pass_.Run(tokens_, batch_, FullPass::Positions::kLast);
     const size_t width = outputs.size() / static_cast<size_t>(batch_);
     return SecondsOf([&] {
-      for (int64_t b = 0; b < batch_; ++b) sample_(outputs.subspan(b * width, width));
+      for (int64_t b = 0; b < batch_; ++b)
+        sample_(outputs.subspan(b * width, width), position_, random_);
     });
   }
 
  private:
   FullPass pass_;
-  Sampler sample_;
+  SymbolSampler sample_;
+  Random random_{1, 1};
   int64_t batch_, position_ = 0;
   std::vector<int32_t> tokens_;
 };
@@ -183,7 +169,7 @@ Work StepWork(const PackedModel& model, const DecodeSetting& s, int64_t position
   const double tokens = static_cast<double>(s.batch * (s.cached ? 1 : position + 1));
   Work work;
   const double flops = 2 * elements * tokens;
-  switch (s.weights) {
+  switch (model.type()) {
     case WeightType::kFloat32:
       work.f32 = flops, work.weight_bytes = 4 * elements;
       break;
@@ -272,7 +258,7 @@ double TimePlace(Decoder& decoder, double seconds, int64_t most, DecodeTiming::P
     check();
     double own = 0;
     const double time = SecondsOf([&] { own = decoder.Step(); });
-    if (i < std::min(kWarmUp, most - 1)) continue;
+    if (i < std::min(kWarmUp, most / 2)) continue;
     times.push_back(time), sum += time, sampling += own;
     if (sum > seconds && static_cast<int64_t>(times.size()) >= kLeast) break;
   }
@@ -289,7 +275,8 @@ std::unique_ptr<Decoder> MakeDecoder(const PackedModel& model, const DecodeSetti
 
 DecodeTiming MeasureDecode(const PackedModel& model, const DecodeSetting& s,
                            const std::function<void()>& check) {
-  DecodeTiming timing{.length = s.length, .batch = s.batch};
+  DecodeTiming timing;
+  timing.length = s.length, timing.batch = s.batch;
   timing.state_bytes = static_cast<double>(StateBytes(model.config(), s.length));
   const double needed = timing.state_bytes * static_cast<double>(s.batch);
   Check(!s.cached || needed < 0.9 * AvailableBytes(), "bench",
@@ -298,7 +285,7 @@ DecodeTiming MeasureDecode(const PackedModel& model, const DecodeSetting& s,
   const bool flat = s.cached && AllStates(model);
   const auto decoder = MakeDecoder(model, s);
   const std::vector<int64_t> places = PlacesOf(flat, s);
-  const int64_t most = s.cached ? MostSteps(flat, s.length) : 4;
+  const int64_t most = s.cached ? MostSteps(flat, s.length) : s.seconds < 1 ? 2 : 3;
   for (const int64_t position : places) {
     decoder->MoveTo(position);
     DecodeTiming::Place place{.position = position, .step = {}, .roof_s = 0};
@@ -329,8 +316,7 @@ ModelConfig BenchConfig(const std::string& model, const std::string& mixer, Weig
 }
 
 PackedModel RandomModel(const ModelConfig& config, WeightType weights) {
-  Check(weights == WeightType::kFloat32, "bench", "f32 only");
-  return PackedModel(config, RandomTensors(config, 1));
+  return PackedModel(config, RandomTensors(config, 1), weights);
 }
 
 namespace {
@@ -338,11 +324,12 @@ namespace {
 PackedModel MakeModel(const DecodeOptions& o, WeightType weights) {
   if (IsNamed(o.model)) return RandomModel(BenchConfig(o.model, o.mixer, weights), weights);
   const ModelFile file = LoadModel(o.model);
-  return PackedModel(file.config, file.tensors);
+  return PackedModel(file.config, file.tensors, weights);
 }
 
-nlohmann::ordered_json RowOf(const DecodeOptions& o, const ModelConfig& c,
-                             const DecodeSetting& setting, const DecodeTiming& t) {
+nlohmann::ordered_json RowOf(const DecodeOptions& o, const PackedModel& model,
+                             const DecodeTiming& t) {
+  const ModelConfig& c = model.config();
   nlohmann::ordered_json places = nlohmann::ordered_json::array();
   for (const auto& place : t.places)
     places.push_back({{"position", place.position},
@@ -350,28 +337,29 @@ nlohmann::ordered_json RowOf(const DecodeOptions& o, const ModelConfig& c,
                       {"spread", place.step.spread},
                       {"steps", place.step.rounds}});
   const double steps = static_cast<double>(t.length);
-  return {{"bench", "decode"},
-          {"model", o.model},
-          {"mixer", c.mixers[0]},
-          {"batch", t.batch},
-          {"dtype", WeightTypeName(setting.weights)},
-          {"threads", omp_get_max_threads()},
-          {"length", t.length},
-          {"seconds_per_sequence", t.seconds},
-          {"sequences_per_second", t.sequences_per_second()},
-          {"tokens_per_second", t.sequences_per_second() * steps},
-          {"us_per_step", t.seconds / steps * 1e6},
-          {"spread", t.spread()},
-          {"gflops", t.gflops},
-          {"fraction_of_peak", t.roof_seconds / t.seconds},
-          {"bound", t.bound},
-          {"integrated", t.integrated},
-          {"flatness", t.integrated ? nlohmann::ordered_json() : nlohmann::ordered_json(t.flatness())},
-          {"sampling_fraction", t.sampling},
-          {"weight_bytes", t.weight_bytes},
-          {"state_bytes_per_sequence", t.state_bytes},
-          {"cache_dtype", c.cache_dtype},
-          {"positions", places}};
+  return {
+      {"bench", "decode"},
+      {"model", o.model},
+      {"mixer", c.mixers[0]},
+      {"batch", t.batch},
+      {"dtype", WeightTypeName(model.type())},
+      {"threads", omp_get_max_threads()},
+      {"length", t.length},
+      {"seconds_per_sequence", t.seconds},
+      {"sequences_per_second", t.sequences_per_second()},
+      {"tokens_per_second", t.sequences_per_second() * steps},
+      {"us_per_step", t.seconds / steps * 1e6},
+      {"spread", t.spread()},
+      {"gflops", t.gflops},
+      {"fraction_of_peak", t.roof_seconds / t.seconds},
+      {"bound", t.bound},
+      {"integrated", t.integrated},
+      {"flatness", t.integrated ? nlohmann::ordered_json() : nlohmann::ordered_json(t.flatness())},
+      {"sampling_fraction", t.sampling},
+      {"weight_bytes", t.weight_bytes},
+      {"state_bytes_per_sequence", t.state_bytes},
+      {"cache_dtype", c.cache_dtype},
+      {"positions", places}};
 }
 
 }  // namespace
@@ -421,12 +409,9 @@ void BenchDecode(const DecodeOptions& o, const Output& output) {
     for (const int64_t batch : o.batches) {
       const int64_t length = o.length > 0 ? o.length : c.max_len;
       const DecodeSetting setting{
-          .batch = batch,
-          .length = length,
-          .seconds = o.quick ? o.seconds / 4 : o.seconds,
-          .weights = weights};
+          .batch = batch, .length = length, .seconds = o.quick ? o.seconds / 4 : o.seconds};
       const DecodeTiming timing = MeasureDecode(model, setting, output.check);
-      printer.Print(RowOf(o, c, setting, timing));
+      printer.Print(RowOf(o, model, timing));
     }
   }
 }

@@ -53,9 +53,8 @@ struct DecodeTiming {
 
 struct DecodeSetting {
   int64_t batch = 1, length = 0;
-  double seconds = 6;    // of timed steps
-  bool cached = true;    // false: the whole prefix is read anew for every token
-  WeightType weights = WeightType::kFloat32;  // what the model was packed in
+  double seconds = 6;  // of timed steps
+  bool cached = true;  // false: the whole prefix is read anew for every token
 };
 
 // Throws Error if the sequences' memory would not fit. `check` as in Output.

@@ -48,6 +48,9 @@ std::vector<const Mixer*> MixersByName(const std::vector<std::string>& names) {
   return mixers;
 }
 
+constexpr int64_t kBurst =
+    16;  // steps in a row: a sequence's state stays where it is from one to the next
+
 // One row's problem, made and checked.
 struct Case {
   const Mixer& mixer;
@@ -81,7 +84,8 @@ struct Case {
       return {[this] { steps->Step(); },
               [this] {
                 if (steps->full()) steps->Restart();
-              }};
+              },
+              kBurst};
     if (pass == Pass::kForward)
       return {[this] { mixer.forward(problem->in, problem->out, scratch->get()); }, nullptr};
     return {[this] { mixer.backward(problem->in, problem->out, problem->grad, scratch->get()); },
@@ -197,13 +201,13 @@ void BenchKernels(const KernelOptions& given, const BaselineMaker& make_baseline
     for (const std::string& name : o.passes) {
       output.check();
       Case c(*mixer, PassByName(name), o.shape);
-      const Baseline baseline =
-          make_baseline ? make_baseline(*mixer, c.pass, c.arrays(), c.steps.get())
-                        : Baseline{.how = "none: linattn-train is not here"};
+      const Baseline baseline = make_baseline
+                                    ? make_baseline(*mixer, c.pass, c.arrays(), c.steps.get())
+                                    : Baseline{.how = "none: linattn-train is not here"};
       std::vector<Job> jobs = {c.MakeJob()};
       if (baseline.run) {
         CheckBaseline(c, baseline);
-        jobs.push_back({baseline.run, nullptr});
+        jobs.push_back({baseline.run, nullptr, jobs[0].burst});
       }
       printer.Print(RowOf(c, baseline, TimeInTurns(jobs, o.seconds, 3, output.check)));
     }

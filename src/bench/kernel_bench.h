@@ -23,9 +23,9 @@ struct KernelOptions {
 
 // The same job done by somebody else's code.
 struct Baseline {
-  std::string how;              // for people: "chunkwise, chunks of 64"
+  std::string how;  // for people: "chunkwise, chunks of 64"
   std::function<void()> run{};
-  double scale = 1;             // of its time to that of the shape that we run
+  double scale = 1;                 // of its time to that of the shape that we run
   std::function<double()> error{};  // of its last result: max|theirs - ours| / max|ours|
 };
 

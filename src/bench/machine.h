@@ -10,7 +10,7 @@ namespace linattn::bench {
 
 // What measurements are held against, and what makes them comparable.
 struct Machine {
-  MachinePeak peak;                  // of all OpenMP threads
+  MachinePeak peak;                   // of all OpenMP threads
   double l2_bytes = 0, l3_bytes = 0;  // of all those threads' caches together
   std::string cpu, compiler, version;
 };

@@ -113,16 +113,15 @@ nlohmann::ordered_json RowOf(const Mixer& mixer, bool training, const MemoryOpti
           {"fraction_of_peak", p.gflops / ThisMachine().peak.float32_gflops}};
 }
 
-void Draw(const MemoryOptions& o, const std::vector<Series>& time,
-          const std::vector<Series>& bytes, const Output& output) {
+void Draw(const MemoryOptions& o, const std::vector<Series>& time, const std::vector<Series>& bytes,
+          const Output& output) {
   const auto write = [&](const char* what, const char* title, const char* y,
                          const std::vector<Series>& series) {
     const std::string path = fmt::format("{}-{}.svg", o.out, what);
     const std::string heads = fmt::format(" ({} heads of {}, one sequence)", o.heads, o.channels);
-    WriteFileAtomic(path, SvgPlot({.title = title + heads,
-                                   .x = {"tokens", true},
-                                   .y = {y, true},
-                                   .series = series}));
+    WriteFileAtomic(
+        path,
+        SvgPlot({.title = title + heads, .x = {"tokens", true}, .y = {y, true}, .series = series}));
     output.note("wrote " + path);
   };
   write("time", "Time of an attention layer", "milliseconds", time);

@@ -151,18 +151,19 @@ StepProblem::StepProblem(const Mixer& mixer, const Shape& shape)
   const MixerDims dims = CheckInputs(mixer, prompt.in);
   start_.resize(mixer.state_floats(dims, prompt.in.options, capacity_));
   mixer.prefill(prompt.in, prompt.out.o, start_.data(), 0, capacity_);
-  memory_.assign(shape.B, start_);
-  for (auto& block : memory_) blocks_.push_back(block.data());
+  stride_ = (static_cast<int64_t>(start_.size()) + 15) / 16 * 16;
+  memory_ = FloatBuffer(shape.B * stride_);
+  for (int64_t b = 0; b < shape.B; ++b) blocks_.push_back(memory_.data() + b * stride_);
   in_.q = WithoutTime(token.in.q), in_.k = WithoutTime(token.in.k);
   in_.v = WithoutTime(token.in.v), in_.g = WithoutTime(token.in.g);
   in_.beta = WithoutTime(token.in.beta), in_.o = WithoutTime(token.out.o);
   in_.state = blocks_.data(), in_.length = lengths_.data(), in_.capacity = capacity_;
   in_.options = token.in.options;
-  std::fill(lengths_.begin(), lengths_.end(), T_);
+  Restart();
 }
 
 void StepProblem::Restart() {
-  for (auto& block : memory_) std::copy(start_.begin(), start_.end(), block.begin());
+  for (float* block : blocks_) std::copy(start_.begin(), start_.end(), block);
   std::fill(lengths_.begin(), lengths_.end(), T_);
 }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/mixer.h"
+#include "runtime/float_buffer.h"
 
 namespace linattn::bench {
 
@@ -77,14 +78,15 @@ class StepProblem {
   const Mixer& mixer_;
   int64_t T_, capacity_;
   std::vector<float> start_;
-  std::vector<std::vector<float>> memory_;
+  int64_t stride_;      // of memory_: whole cache lines
+  FloatBuffer memory_;  // [B,stride], as sessions keep it
   std::vector<float*> blocks_;
   std::vector<int64_t> lengths_;
   StepInputs in_;
 };
 
-// Throws Error unless `pass` of the mixer is right on `problem`, whose results it overwrites: head 0
-// of sequence 0 against the float64 reference, on as many tokens from the beginning as the
+// Throws Error unless `pass` of the mixer is right on `problem`, whose results it overwrites: head
+// 0 of sequence 0 against the float64 reference, on as many tokens from the beginning as the
 // reference can do in about a second (later ones cannot change what these give: d_o is zero behind
 // them). Returns that number.
 int64_t CheckRight(const Mixer& mixer, Pass pass, MixerProblem<float>& problem);

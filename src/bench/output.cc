@@ -36,8 +36,7 @@ std::string Cell(const Column& column, const Json& row) {
 
 std::string Padded(const Column& column, const std::string& text) {
   const int width = std::max(std::abs(column.width), static_cast<int>(column.title.size()));
-  return column.width < 0 ? fmt::format("{:<{}}", text, width)
-                          : fmt::format("{:>{}}", text, width);
+  return column.width < 0 ? fmt::format("{:<{}}", text, width) : fmt::format("{:>{}}", text, width);
 }
 
 }  // namespace

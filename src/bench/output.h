@@ -18,20 +18,20 @@ struct Output {
 // A column of the table that people read: `key` of the row, "a.b" for b of the object a.
 struct Column {
   std::string title, key;
-  int width = 0;       // at least; negative: to the left
-  double factor = 1;   // of numbers
+  int width = 0;      // at least; negative: to the left
+  double factor = 1;  // of numbers
   std::string suffix{};
 };
 
 // Rows as lines of JSON, each with the key "machine" (machine.h), or as a table under one head.
 class RowPrinter {
  public:
-  RowPrinter(const Output& output, std::vector<Column> columns)
-      : output_(output), columns_(std::move(columns)) {}
+  RowPrinter(Output output, std::vector<Column> columns)
+      : output_(std::move(output)), columns_(std::move(columns)) {}
   void Print(const nlohmann::ordered_json& row);
 
  private:
-  const Output& output_;
+  Output output_;
   std::vector<Column> columns_;
   bool head_shown_ = false;
 };

@@ -68,8 +68,7 @@ nlohmann::ordered_json MeasureRow(const PaperOptions& o, const std::string& name
   DecodeSetting setting{.batch = 1,
                         .length = model.config().max_len,
                         .seconds = o.quick ? o.seconds / 8 : o.seconds,
-                        .cached = row.cached,
-                        .weights = weights};
+                        .cached = row.cached};
   const DecodeTiming latency = MeasureDecode(model, setting, output.check);
   DecodeTiming best = latency;
   for (const int64_t batch : row.batches) {
@@ -115,8 +114,8 @@ void AddPaperOptions(CLI::App& verb, PaperOptions& o) {
 void BenchPaper(const PaperOptions& o, const Output& output) {
   output.note(Describe(ThisMachine()));
   for (const std::string& name : o.models) {
-    output.note(fmt::format("\n{}: images/s and seconds an image; paper: its GPU and CPU, 2020",
-                            name));
+    output.note(
+        fmt::format("\n{}: images/s and seconds an image; paper: its GPU and CPU, 2020", name));
     RowPrinter printer(output, {{"method", "method", -13},
                                 {"", "cached", -8},
                                 {"batch", "batch", 5},

@@ -38,9 +38,11 @@ std::vector<Timing> TimeInTurns(const std::vector<Job>& jobs, double seconds, in
   for (int64_t turn = -1; turn < least || Since(start) < seconds; ++turn) {
     for (size_t i = 0; i < jobs.size(); ++i) {
       check();
-      if (jobs[i].prepare) jobs[i].prepare();
-      const double time = SecondsOf(jobs[i].run);
-      if (turn >= 0) times[i].push_back(time);
+      for (int64_t n = 0; n < jobs[i].burst; ++n) {
+        if (jobs[i].prepare) jobs[i].prepare();
+        const double time = SecondsOf(jobs[i].run);
+        if (turn >= 0) times[i].push_back(time);
+      }
     }
   }
   std::vector<Timing> timings;

@@ -16,9 +16,10 @@ Timing Summarise(std::vector<double> seconds);
 
 double SecondsOf(const std::function<void()>& work);
 
-// A job is timed as a whole; `prepare` comes before each time and is not. May be null.
+// A job is timed as a whole; `prepare` comes before each time and is not; may be null.
 struct Job {
   std::function<void()> run, prepare;
+  int64_t burst = 1;  // times a turn: short jobs that keep caches warm need several
 };
 
 // Runs the jobs in turns (a b a b ...), so that a machine that drifts drifts for all: one turn to

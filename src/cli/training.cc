@@ -27,11 +27,13 @@ constexpr std::pair<const char*, const char*> kVerbs[] = {
     {"linearize", "turn a trained model's softmax into linear attention"},
     {"lab", "see where linear attention breaks, and what it buys"}};
 
+std::filesystem::path OwnPath() { return std::filesystem::read_symlink("/proc/self/exe"); }
+
+std::filesystem::path ProgramPath() { return OwnPath().parent_path() / kProgram; }
+
 [[noreturn]] void Execute(std::vector<std::string> arguments) {
-  namespace fs = std::filesystem;
-  const fs::path own = fs::read_symlink("/proc/self/exe");
-  const fs::path program = own.parent_path() / kProgram;
-  if (!fs::exists(program)) {
+  const std::filesystem::path own = OwnPath(), program = ProgramPath();
+  if (!std::filesystem::exists(program)) {
     Fail(
         arguments[0],
         "'{}' must be beside {}, but is not: this is the lean build, which generates and evaluates "
@@ -49,7 +51,17 @@ constexpr std::pair<const char*, const char*> kVerbs[] = {
               Fault::kInternal);
 }
 
+// Whether the words that begin with a verb are for the other program. Kernels are measured there
+// for the sake of LibTorch's figures, and here where it is missing.
+bool IsTraining(int argc, char** argv) {
+  const std::string_view verb = argv[0], second = argc > 1 ? argv[1] : "";
+  if (verb == "bench") return second == "train" || (second == "kernels" && HasTrainingProgram());
+  return verb == "train" || verb == "export" || verb == "compare";
+}
+
 }  // namespace
+
+bool HasTrainingProgram() { return std::filesystem::exists(ProgramPath()); }
 
 void DispatchTraining(int argc, char** argv) {
   std::vector<std::string> common;  // options before the verb go behind it

@@ -6,5 +6,6 @@ namespace linattn::cli {
 // them, before or after the common options, this replaces the process by it with the same
 // arguments. Throws Error if there is no such program beside this one.
 void DispatchTraining(int argc, char** argv);
+bool HasTrainingProgram();
 
 }  // namespace linattn::cli

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "train/bench_kernels.h"
 #include "train/bench_train.h"
 
 namespace linattn {
@@ -100,6 +101,37 @@ int RunBenchTrain(const BenchTrainFlags& flags, int (*signal)()) {
   }
   BenchTrain(options, [&](const BenchTrainResult& r) { Report(r, flags.json); });
   return signal() != 0 ? 128 + signal() : 0;
+}
+
+void AddBenchKernels(CLI::App& verb, BenchKernelFlags& flags) {
+  bench::AddKernelOptions(verb, flags.kernels);
+  verb.add_option("--threads", flags.threads, "default: all cores")->check(CLI::Range(1, 1024));
+  verb.add_flag("--json", flags.json, "a line of JSON a row");
+  verb.add_flag("--quiet,-q", flags.quiet, "print nothing but the rows");
+}
+
+int RunBenchKernels(const BenchKernelFlags& flags, int (*signal)()) {
+  struct Stopped {};
+  const auto print = [](const std::string& text) {
+    fmt::print("{}", text);
+    std::fflush(stdout);
+  };
+  const bench::Output output{.json = flags.json,
+                             .print = print,
+                             .note =
+                                 [&](const std::string& line) {
+                                   if (!flags.json && !flags.quiet) print(line + "\n");
+                                 },
+                             .check =
+                                 [&] {
+                                   if (signal() != 0) throw Stopped();
+                                 }};
+  try {
+    bench::BenchKernels(flags.kernels, LibTorchBaseline, output);
+  } catch (const Stopped&) {
+    return 128 + signal();
+  }
+  return 0;
 }
 
 }  // namespace linattn

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "bench/kernel_bench.h"
+
 namespace linattn {
 
 struct BenchTrainFlags {
@@ -20,5 +22,15 @@ void AddBenchTrain(CLI::App& verb, BenchTrainFlags& flags);
 
 // Runs it; `signal` is asked for the signal that wants to stop it, or 0. Returns the exit status.
 int RunBenchTrain(const BenchTrainFlags& flags, int (*signal)());
+
+struct BenchKernelFlags {
+  bench::KernelOptions kernels;
+  int threads = 0;
+  bool json = false, quiet = false;
+};
+
+// `linattn bench kernels`, with LibTorch's figures beside ours.
+void AddBenchKernels(CLI::App& verb, BenchKernelFlags& flags);
+int RunBenchKernels(const BenchKernelFlags& flags, int (*signal)());
 
 }  // namespace linattn

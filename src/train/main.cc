@@ -195,6 +195,7 @@ int Main(int argc, char** argv) {
   ExportFlags export_flags;
   CompareFlags compare_flags;
   BenchTrainFlags bench_flags;
+  BenchKernelFlags kernel_flags;
   LinearizeFlags linearize_flags;
   LabFlags lab_flags;
   CLI::App& train = *app.add_subcommand("train", "train a model, or go on with a run");
@@ -211,6 +212,8 @@ int Main(int argc, char** argv) {
   CLI::App& bench = *app.add_subcommand("bench", "measure")->require_subcommand(1);
   AddBenchTrain(*bench.add_subcommand("train", "time training steps, against the machine's peak"),
                 bench_flags);
+  CLI::App& kernels = *bench.add_subcommand("kernels", "time the mixers, against LibTorch too");
+  AddBenchKernels(kernels, kernel_flags);
   try {
     app.parse(argc, argv);
     if (compare.parsed()) {
@@ -226,8 +229,9 @@ int Main(int argc, char** argv) {
     }
     if (bench.parsed()) {
       KeepMemory();
-      SetThreads(bench_flags.threads);
+      SetThreads(kernels.parsed() ? kernel_flags.threads : bench_flags.threads);
       InstallInterruptHandlers();
+      if (kernels.parsed()) return RunBenchKernels(kernel_flags, InterruptSignal);
       return RunBenchTrain(bench_flags, InterruptSignal);
     }
     return train.parsed() ? RunTrain(train, train_flags) : RunExport(export_flags);
