@@ -278,9 +278,9 @@ class Comparison {
   // Tokens a second of one sequence in the lean runtime.
   std::optional<double> Decode(const std::string& model) const {
     const ChildResult child =
-        Child(Words({runtime_, "bench", model, "--batch", "1", "--json"}, true), true);
+        Child(Words({runtime_, "bench", "decode", model, "--seconds", "1", "--json"}, true), true);
     if (child.status != 0) return std::nullopt;
-    return ParseJson(child.output, "compare", "the output of linattn bench").at("tokens_per_s");
+    return ParseJson(child.output, "compare", "the output of linattn bench").at("tokens_per_second");
   }
 
   void Report() const {
