@@ -234,7 +234,7 @@ class Comparison {
     const auto curve = EvaluationCurve(run, facts_.metric);
     const auto steps = static_cast<double>(entry.config.train.steps);
     if (curve.empty() || curve.back().first < steps) return false;
-    const std::optional<double> tokens_per_s = Decode(run + "/model.safetensors");
+    const std::optional<double> tokens_per_s = Decode(entry.config.model, run);
     if (!tokens_per_s) return false;
     const ModelConfig& model = entry.config.model;
     const ComparedMixer result{.mixer = entry.spec.text,
@@ -275,8 +275,10 @@ class Comparison {
     return peak;
   }
 
-  // Tokens a second of one sequence in the lean runtime.
-  std::optional<double> Decode(const std::string& model) const {
+  // Tokens a second of one sequence in the lean runtime; 0 of models that do not write.
+  std::optional<double> Decode(const ModelConfig& config, const std::string& run) const {
+    if (!config.causal || config.reads_frames()) return 0;
+    const std::string model = run + "/model.safetensors";
     const ChildResult child =
         Child(Words({runtime_, "bench", "decode", model, "--seconds", "1", "--json"}, true), true);
     if (child.status != 0) return std::nullopt;

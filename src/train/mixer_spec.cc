@@ -104,13 +104,18 @@ void MatchParameters(const std::string& spec, int64_t target, ModelConfig& confi
     config.mlp_dim = mlp_dim;
     return TrainedParameters(config);
   };
-  const int64_t first = with(1), each = with(2) - first;  // the count is linear in mlp_dim
-  const double exact = 1 + static_cast<double>(target - first) / static_cast<double>(each);
+  // The first at or above the target; the count grows with mlp_dim, in LSTMs with its square.
+  int64_t first = 1, end = int64_t{1} << 20;
+  while (first < end) {
+    const int64_t middle = (first + end) / 2;
+    with(middle) < target ? first = middle + 1 : end = middle;
+  }
   for (const int64_t multiple : {int64_t{8}, int64_t{1}}) {
-    const auto nearest = static_cast<int64_t>(std::round(exact / static_cast<double>(multiple)));
-    const int64_t mlp_dim = multiple * std::max<int64_t>(1, nearest);
+    const int64_t below = std::max(multiple, (first - 1) / multiple * multiple);
+    const auto distance = [&](int64_t mlp_dim) { return RelativeDistance(with(mlp_dim), target); };
+    const bool nearer = distance(below) <= distance(below + multiple);
     const double limit = multiple > 1 ? kWanted : kAllowed;
-    if (RelativeDistance(with(mlp_dim), target) <= limit) return;
+    if (distance(nearer ? below : below + multiple) <= limit) return;
   }
   Fail("compare",
        "'{}' must come within 2% of {} parameters by its MLP's width, but has {} at mlp_dim {} (a "
