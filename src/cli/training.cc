@@ -45,7 +45,9 @@ std::filesystem::path ProgramPath() { return OwnPath().parent_path() / kProgram;
   std::vector<char*> argv;
   for (std::string& argument : arguments) argv.push_back(argument.data());
   argv.push_back(nullptr);
-  setenv("OMP_WAIT_POLICY", "passive", 0);  // as linattn-train wants it; saves it a second start
+  // As linattn-train wants them; saves it a second start.
+  setenv("OMP_WAIT_POLICY", "passive", 0);
+  setenv("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1", 0);
   execv(program.c_str(), argv.data());
   throw Error(arguments[1], fmt::format("cannot run {}: {}", program.string(), strerror(errno)),
               Fault::kInternal);

@@ -1,6 +1,7 @@
 #include "train/bench_train.h"
 
 #include <ATen/ATen.h>
+#include <malloc.h>
 #include <omp.h>
 
 #include <algorithm>
@@ -9,14 +10,11 @@
 #include <fstream>
 
 #include "base/error.h"
-#include "kernels/machine_peak.h"
-#include "kernels/mixer.h"
-#include "model/layer.h"
-#include "model/parameters.h"
 #include "nn/loss.h"
 #include "nn/transformer.h"
 #include "train/config.h"
 #include "train/optimiser.h"
+#include "train/throughput.h"
 
 namespace linattn {
 namespace {
@@ -35,7 +33,11 @@ int64_t PeakMemoryBytes() {
   return 0;
 }
 
-void ForgetPeakMemory() { std::ofstream("/proc/self/clear_refs") << "5"; }
+// Rows before this one leave nothing in its peak.
+void ForgetPeakMemory() {
+  malloc_trim(0);
+  std::ofstream("/proc/self/clear_refs") << "5";
+}
 
 RunConfig ConfigOf(const BenchTrainOptions::Row& row, const std::string& dtype) {
   std::vector<std::string> sets{"train.dtype=" + dtype, "data.source=none"};
@@ -76,10 +78,10 @@ class Bench {
     const double loss = AccumulateGradients(batches_, [&](const Batch& batch) {
       return TokenLoss(config_.model, model_.Forward(batch.inputs), batch.targets).sum(at::kDouble);
     });
-    const double norm = ClipGradients(parameters_, config_.train.clip);
+    const double norm = GradientNorm(parameters_);
     Check(std::isfinite(loss) && std::isfinite(norm), "bench",
           "loss and gradient must be finite before a step is timed, but are {} and {}", loss, norm);
-    optimiser_.Step(config_.train.lr);
+    optimiser_.Step(config_.train.lr, ClipScale(norm, config_.train.clip));
     return SecondsSince(start);
   }
 
@@ -112,7 +114,7 @@ BenchTrainResult Measure(const BenchTrainOptions::Row& row, const std::string& d
   BenchTrainResult r{.model = row.model, .mixer = config.model.mixers.front(), .dtype = dtype};
   r.batch = config.train.batch, r.length = config.model.max_len;
   r.threads = omp_get_max_threads();
-  r.peak_gflops = MeasureFmaPeak() * (dtype == "bf16" ? 2 : 1);
+  r.peak_gflops = PeakGflops(dtype);
   at::manual_seed(1);
   ForgetPeakMemory();
   std::vector<double> seconds;
@@ -133,23 +135,6 @@ BenchTrainResult Measure(const BenchTrainOptions::Row& row, const std::string& d
 }
 
 }  // namespace
-
-double TrainingFlopsPerToken(const ModelConfig& config, int64_t T) {
-  double flops = 0;
-  for (const ParameterSpec& spec : Parameters(config)) {
-    const bool table = spec.name.starts_with("embed.") || spec.name.starts_with("position.");
-    if (spec.shape.size() != 2 || table) continue;
-    flops += 6.0 * static_cast<double>(spec.shape[0] * spec.shape[1]);
-  }
-  if (config.tied) flops += 6.0 * static_cast<double>(config.outputs() * config.dim);
-  for (int64_t i = 0; i < config.layers(); ++i) {
-    MixerDims dims = StateDimsOf(config, i);
-    dims.B = dims.N = 1, dims.T = dims.S = T;
-    const Mixer& mixer = *PlanLayer(config, i).mixer;
-    flops += 3.5 * mixer.flops(dims, config.causal) / static_cast<double>(T);
-  }
-  return flops;
-}
 
 std::vector<BenchTrainOptions::Row> StandardTrainRows() {
   return {{"cifar10", "linear", 1}, {"mnist", "linear", 4}, {"mnist", "softmax", 4}};

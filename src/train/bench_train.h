@@ -5,14 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "model/config.h"
-
 namespace linattn {
-
-// Multiplications and additions of one token of a training step: 6 for every number of a weight
-// matrix (2 forward, 4 backward), and 3.5 times what each layer's mixer does forward (backward
-// 2.5, as softmax's recomputation is counted by its papers). T: tokens a sequence.
-double TrainingFlopsPerToken(const ModelConfig& config, int64_t T);
 
 // What `linattn bench train` measures: whole training steps (forward, backward, clipping, RAdam)
 // of models with fresh weights on random symbols.
@@ -38,7 +31,7 @@ struct BenchTrainResult {
   int64_t peak_memory_bytes = 0;                 // of the process since the row began
 };
 
-// The rows that TARGETS.md-like tables ask for: cifar10 linear 1, mnist linear 4, mnist softmax 4.
+// The paper's models: cifar10 linear 1, mnist linear 4, mnist softmax 4.
 std::vector<BenchTrainOptions::Row> StandardTrainRows();
 
 // Calls report(result) after each row. Throws Error for an unknown model, mixer or dtype.

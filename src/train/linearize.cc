@@ -99,12 +99,12 @@ class Part {
     optimiser_->ZeroGradients();
     const at::Tensor value = loss(batch);
     value.backward();
-    const double norm = ClipGradients(parameters_, 1.0);
+    const double norm = GradientNorm(parameters_);
     const double number = value.item<double>();
     Check(std::isfinite(norm) && std::isfinite(number), kWhere,
           "{}: loss and gradient must be finite, but are {} and {}; a lower learning rate may help",
           name_, number, norm);
-    optimiser_->Step(rate);
+    optimiser_->Step(rate, ClipScale(norm, 1.0));
     return number;
   }
 

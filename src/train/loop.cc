@@ -18,6 +18,7 @@
 #include "train/metrics.h"
 #include "train/optimiser.h"
 #include "train/samples.h"
+#include "train/throughput.h"
 
 namespace linattn {
 namespace {
@@ -183,6 +184,7 @@ class Run {
   };
 
   StepReport Step();
+  void CountWork(const std::vector<Batch>& batches, double seconds);
   at::Tensor Loss(const Batch& batch, Score& score);
   void AddFigures(const Score& score, std::vector<Metrics::Value>& values) const;
   bool Improves() const;
@@ -197,6 +199,11 @@ class Run {
   bool Due(int64_t every) const { return every > 0 && state_.step % every == 0; }
   double Elapsed() const { return state_.wall_s + Seconds() - started_; }
   double TokensPerSecond() const { return step_s_ > 0 ? step_tokens_ / step_s_ : 0; }
+  // Of the machine's multiply-adds; 0 if its peak is not known.
+  double FractionOfPeak() const {
+    const double peak = 1e9 * options_.peak_gflops;
+    return peak > 0 && step_s_ > 0 ? step_flops_ / step_s_ / peak : 0;
+  }
 
   std::unique_ptr<Progress> NewProgress(int64_t total) const {
     Progress::Options how;
@@ -215,7 +222,7 @@ class Run {
   std::unique_ptr<Progress> progress_;
   RunState state_;
   double started_ = Seconds(), saved_ = Seconds();
-  double step_s_ = 0, step_tokens_ = 0;  // seconds and tokens of a step, running means
+  double step_s_ = 0, step_tokens_ = 0, step_flops_ = 0;  // of a step, running means
   int64_t first_step_ = 0, saved_step_ = -1, skipped_in_a_row_ = 0;
   double measured_from_ = 0;  // when the third step of this process began
   double eval_s_ = 0, metric_ = std::nan("");
@@ -263,23 +270,33 @@ Run::StepReport Run::Step() {
   learner_.RedrawFeatures(state_.step);
   report.loss =
       AccumulateGradients(batches, [&](const Batch& batch) { return Loss(batch, report.score); });
-  if (std::isfinite(report.loss)) report.norm = ClipGradients(learner_.parameters, t_.clip);
+  if (std::isfinite(report.loss)) report.norm = GradientNorm(learner_.parameters);
   if (std::isfinite(report.loss) && std::isfinite(report.norm)) {
-    learner_.optimiser.Step(report.rate);
+    learner_.optimiser.Step(report.rate, ClipScale(report.norm, t_.clip));
     if (learner_.average) learner_.average->Update(state_.step + 1);
     skipped_in_a_row_ = 0;
   } else {
     RefuseOrSkip(report, batches.front());
   }
   ++state_.step;
-  double tokens = 0;
-  for (const Batch& batch : batches) tokens += static_cast<double>(batch.tokens);
+  CountWork(batches, Seconds() - begin);
+  return report;
+}
+
+// What a step's speed is reported from.
+void Run::CountWork(const std::vector<Batch>& batches, double seconds) {
+  double tokens = 0, flops = 0;
+  for (const Batch& batch : batches) {
+    tokens += static_cast<double>(batch.tokens);
+    const int64_t rows = batch.inputs.size(0), T = batch.inputs.size(1);
+    flops += static_cast<double>(rows * T) * TrainingFlopsPerToken(config_.model, T);
+  }
   state_.tokens += static_cast<int64_t>(tokens);
   // The first step of a process also fills caches and allocates.
   const double weight = state_.step - first_step_ <= 2 ? 1 : 0.05;
-  step_s_ += weight * (Seconds() - begin - step_s_);
+  step_s_ += weight * (seconds - step_s_);
   step_tokens_ += weight * (tokens - step_tokens_);
-  return report;
+  step_flops_ += weight * (flops - step_flops_);
 }
 
 // The batch's; what it is worth is added to `score`.
@@ -424,10 +441,10 @@ void Run::Report(const StepReport& r) {
   if (Due(t_.log_every)) {
     std::vector<Metrics::Value> values = {{"loss", r.loss}};
     AddFigures(r.score, values);
-    values.insert(values.end(), {{"lr", r.rate},
-                                 {"grad_norm", r.norm},
-                                 {"tokens_per_s", TokensPerSecond()},
-                                 {"wall_s", Elapsed()}});
+    values.insert(values.end(),
+                  {{"lr", r.rate}, {"grad_norm", r.norm}, {"tokens_per_s", TokensPerSecond()}});
+    if (options_.peak_gflops > 0) values.push_back({"fraction_of_peak", FractionOfPeak()});
+    values.push_back({"wall_s", Elapsed()});
     metrics_->Add(state_.step, "train", values);
   }
   const double guessing = std::log(static_cast<double>(config_.model.vocab));
@@ -438,9 +455,11 @@ void Run::Report(const StepReport& r) {
                     state_.step, r.loss, guessing));
   }
   if (state_.total == 0) return;
+  const std::string speed =
+      options_.peak_gflops > 0 ? fmt::format(" ({:.0f}% of peak)", 100 * FractionOfPeak()) : "";
   progress_->Update(state_.step,
-                    fmt::format("{:.3f} {}  {:.0f} tokens/s  lr {:.2e}", Headline(r.score),
-                                figures_.front().name, TokensPerSecond(), r.rate));
+                    fmt::format("{:.3f} {}  {:.0f} tokens/s{}  lr {:.2e}", Headline(r.score),
+                                figures_.front().name, TokensPerSecond(), speed, r.rate));
 }
 
 RunResult Run::Loop() {

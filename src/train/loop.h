@@ -15,6 +15,7 @@ struct RunOptions {
   std::string directory;                 // of this run; made if need be
   std::FILE* log = nullptr;              // progress and messages; null: none
   bool quiet = false;                    // only what went wrong
+  double peak_gflops = 0;                // PeakGflops(train.dtype), for the log; 0: leave it out
   std::function<bool()> stop;            // asked after each step: true saves and ends the run
   std::function<void(int64_t)> on_step;  // told after each step, checkpoint included; may be null
 };

@@ -17,6 +17,7 @@
 #include "train/compare_verb.h"
 #include "train/linearize_verb.h"
 #include "train/loop.h"
+#include "train/throughput.h"
 
 // linattn-train: the verbs of `linattn` that need LibTorch. Exit status as cli/main.cc has it.
 namespace linattn {
@@ -58,6 +59,10 @@ void KeepMemory() {
   mallopt(M_TRIM_THRESHOLD, 2047 << 20);
   mallopt(M_TOP_PAD, 64 << 20);
 }
+
+// malloc on large pages: a step takes 3 to 5% less. glibc reads this before main; SleepWhenWaiting
+// starts the program once more.
+void UseLargePages() { setenv("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1", 0); }
 
 void SetThreads(int threads) {
   const int cores = static_cast<int>(std::thread::hardware_concurrency());
@@ -154,6 +159,7 @@ int RunTrain(const CLI::App& app, const TrainFlags& flags) {
   RunOptions options;
   options.log = stdout;
   options.quiet = flags.quiet;
+  if (!flags.quiet) options.peak_gflops = PeakGflops(config.train.dtype);
   options.stop = [] { return InterruptSignal() != 0; };
   options.directory = resume              ? flags.resume
                       : flags.out.empty() ? FreshDirectory(config)
@@ -187,6 +193,7 @@ int RunExport(const ExportFlags& flags) {
 }
 
 int Main(int argc, char** argv) {
+  UseLargePages();
   SleepWhenWaiting(argv);
   CLI::App app("Trains transformers whose attention is a recurrence.", "linattn");
   app.set_version_flag("--version", "linattn " LINATTN_VERSION);

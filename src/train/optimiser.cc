@@ -1,105 +1,101 @@
 #include "train/optimiser.h"
 
 #include <ATen/ATen.h>
-#include <torch/optim/adam.h>
-#include <torch/optim/adamw.h>
 
 #include <algorithm>
 #include <cmath>
 
 #include "base/error.h"
-#include "train/radam.h"
+#include "kernels/adam.h"
+#include "ops/torch_array.h"
 
 namespace linattn {
 namespace {
 
-std::vector<at::Tensor> Tensors(const NamedTensors& named) {
-  std::vector<at::Tensor> tensors;
-  for (const auto& [name, tensor] : named) tensors.push_back(tensor);
-  return tensors;
+// What RAdam multiplies x -= m / (sqrt(v) + eps) by; not adaptive: it does not divide by sqrt(v),
+// whose variance is not yet tractable (rho <= 4).
+struct Rectified {
+  double rate;
+  bool adaptive;
+};
+
+Rectified Rectify(double rate, double beta1, double beta2, int64_t t) {
+  const auto step = static_cast<double>(t);
+  const double power1 = std::pow(beta1, step), power2 = std::pow(beta2, step);
+  const double rho_inf = 2 / (1 - beta2) - 1;
+  const double rho = rho_inf - 2 * step * power2 / (1 - power2);
+  rate /= 1 - power1;
+  if (rho <= 4) return {rate, false};
+  const double r =
+      std::sqrt((rho - 4) * (rho - 2) * rho_inf / ((rho_inf - 4) * (rho_inf - 2) * rho));
+  return {rate * r * std::sqrt(1 - power2), true};
 }
 
-template <class Class, class Options, class State>
-std::unique_ptr<torch::optim::Optimizer> Make(const TrainConfig& config,
-                                              const std::vector<at::Tensor>& parameters) {
-  Options options(config.lr);
-  options.betas({config.beta1, config.beta2});
-  options.eps(config.eps).weight_decay(config.weight_decay);
-  auto optimiser = std::make_unique<Class>(parameters, options);
-  for (const at::Tensor& parameter : parameters) {
-    auto state = std::make_unique<State>();
-    state->exp_avg(at::zeros_like(parameter).requires_grad_(false));
-    state->exp_avg_sq(at::zeros_like(parameter).requires_grad_(false));
-    optimiser->state()[c10::guts::to_string(parameter.unsafeGetTensorImpl())] = std::move(state);
-  }
-  return optimiser;
-}
-
-// Calls visit(state of `parameter`), whichever optimiser's it is.
-template <class Visit>
-void VisitState(torch::optim::Optimizer& optimiser, const at::Tensor& parameter, Visit&& visit) {
-  auto& state = *optimiser.state().at(c10::guts::to_string(parameter.unsafeGetTensorImpl()));
-  if (auto* adam = dynamic_cast<torch::optim::AdamParamState*>(&state)) {
-    visit(*adam);
-  } else if (auto* adamw = dynamic_cast<torch::optim::AdamWParamState*>(&state)) {
-    visit(*adamw);
-  } else {
-    visit(dynamic_cast<RAdamParamState&>(state));
-  }
+Array Flat(const at::Tensor& tensor) {
+  return ViewOf(tensor.detach().contiguous().view(-1), "optimiser");
 }
 
 }  // namespace
 
 Optimiser::Optimiser(const TrainConfig& config, NamedTensors parameters)
-    : parameters_(std::move(parameters)) {
-  const std::vector<at::Tensor> tensors = Tensors(parameters_);
-  if (config.optimiser == "adam") {
-    optimiser_ = Make<torch::optim::Adam, torch::optim::AdamOptions, torch::optim::AdamParamState>(
-        config, tensors);
-  } else if (config.optimiser == "adamw") {
-    optimiser_ =
-        Make<torch::optim::AdamW, torch::optim::AdamWOptions, torch::optim::AdamWParamState>(
-            config, tensors);
-  } else {
-    Check(config.optimiser == "radam", "train",
-          "optimiser must be one of adam, adamw, radam, but is '{}'", config.optimiser);
-    optimiser_ = Make<RAdam, RAdamOptions, RAdamParamState>(config, tensors);
+    : kind_(config.optimiser == "adam"    ? Kind::kAdam
+            : config.optimiser == "adamw" ? Kind::kAdamW
+                                          : Kind::kRAdam),
+      beta1_(config.beta1),
+      beta2_(config.beta2),
+      eps_(config.eps),
+      weight_decay_(config.weight_decay),
+      parameters_(std::move(parameters)) {
+  Check(kind_ != Kind::kRAdam || config.optimiser == "radam", "train",
+        "optimiser must be one of adam, adamw, radam, but is '{}'", config.optimiser);
+  for (const auto& [name, parameter] : parameters_) {
+    Check(parameter.is_contiguous(), "train", "parameter {} must be contiguous", name);
+    for (auto* moments : {&m_, &v_})
+      moments->push_back(at::zeros_like(parameter).requires_grad_(false));
   }
 }
 
-Optimiser::~Optimiser() = default;
+void Optimiser::ZeroGradients() {
+  for (auto& [name, parameter] : parameters_) parameter.mutable_grad().reset();
+}
 
-void Optimiser::ZeroGradients() { optimiser_->zero_grad(); }
-
-void Optimiser::Step(double rate) {
-  optimiser_->param_groups().front().options().set_lr(rate);
-  optimiser_->step();
+void Optimiser::Step(double rate, double gradient_scale) {
+  ++updates_;
+  AdamUpdate update{.beta1 = beta1_, .beta2 = beta2_, .eps = eps_};
+  update.gradient_scale = gradient_scale;
+  if (kind_ == Kind::kAdam) {
+    update.coupled_decay = weight_decay_;
+  } else {
+    update.keep = 1 - rate * weight_decay_;
+  }
+  if (kind_ == Kind::kRAdam) {
+    const Rectified rectified = Rectify(rate, beta1_, beta2_, updates_);
+    update.rate = rectified.rate, update.adaptive = rectified.adaptive;
+  } else {
+    const auto t = static_cast<double>(updates_);
+    update.rate = rate / (1 - std::pow(beta1_, t));
+    update.v_scale = 1 / std::sqrt(1 - std::pow(beta2_, t));
+  }
+  std::vector<at::Tensor> gradients;  // kept while they are read
+  std::vector<AdamTensor> tensors;
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    const at::Tensor& parameter = parameters_[i].second;
+    if (!parameter.grad().defined()) continue;
+    gradients.push_back(parameter.grad().contiguous());
+    tensors.push_back({Flat(parameter), Flat(gradients.back()), Flat(m_[i]), Flat(v_[i])});
+  }
+  UpdateTensors(tensors, update);
+  for (const auto& [name, parameter] : parameters_)  // as LibTorch's in-place operators do
+    parameter.unsafeGetTensorImpl()->bump_version();
 }
 
 NamedTensors Optimiser::Moments() const {
   NamedTensors moments;
-  for (const auto& [name, parameter] : parameters_) {
-    VisitState(*optimiser_, parameter, [&, &name = name](auto& state) {
-      moments.emplace_back(name + ".m", state.exp_avg());
-      moments.emplace_back(name + ".v", state.exp_avg_sq());
-    });
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    moments.emplace_back(parameters_[i].first + ".m", m_[i]);
+    moments.emplace_back(parameters_[i].first + ".v", v_[i]);
   }
   return moments;
-}
-
-int64_t Optimiser::updates() const {
-  int64_t updates = 0;
-  for (const auto& [name, parameter] : parameters_) {
-    VisitState(*optimiser_, parameter,
-               [&](auto& state) { updates = std::max<int64_t>(updates, state.step()); });
-  }
-  return updates;
-}
-
-void Optimiser::SetUpdates(int64_t updates) {
-  for (const auto& [name, parameter] : parameters_) {
-    VisitState(*optimiser_, parameter, [&](auto& state) { state.step(updates); });
-  }
 }
 
 WeightAverage::WeightAverage(double decay, const NamedTensors& parameters)
@@ -132,17 +128,18 @@ double AccumulateGradients(const std::vector<Batch>& batches,
   return sum / static_cast<double>(tokens);
 }
 
-double ClipGradients(const NamedTensors& parameters, double limit) {
-  const NamedTensors gradients = Gradients(parameters);
-  double squares = 0;
-  for (const auto& [name, gradient] : gradients) {
-    const double norm = gradient.norm().item<double>();
-    squares += norm * norm;
+double GradientNorm(const NamedTensors& parameters) {
+  std::vector<at::Tensor> gradients;
+  std::vector<Array> arrays;
+  for (const auto& [name, gradient] : Gradients(parameters)) {
+    gradients.push_back(gradient.contiguous());
+    arrays.push_back(Flat(gradients.back()));
   }
-  const double norm = std::sqrt(squares);
-  if (!std::isfinite(norm) || limit <= 0 || norm <= limit) return norm;
-  for (const auto& [name, gradient] : gradients) gradient.mul_(limit / norm);
-  return norm;
+  return std::sqrt(SumOfSquares(arrays));
+}
+
+double ClipScale(double norm, double limit) {
+  return std::isfinite(norm) && limit > 0 && norm > limit ? limit / norm : 1;
 }
 
 NamedTensors Gradients(const NamedTensors& parameters) {

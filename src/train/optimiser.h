@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,32 +11,35 @@
 #include "tasks/task.h"
 #include "train/config.h"
 
-namespace torch::optim {
-class Optimizer;
-}
-
 namespace linattn {
 
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
-// Adam and AdamW of LibTorch, or RAdam, behind one face. Its state is two moments a parameter and
-// the number of updates made; it exists from the start, so that checkpoints always have one form.
+// Adam (Kingma & Ba 2015, with weight decay added to the gradient), AdamW (Loshchilov & Hutter
+// 2019) or RAdam (Liu et al. 2019, "On the Variance of the Adaptive Learning Rate and Beyond",
+// algorithm 2, with eps beside sqrt(v) and the decoupled decay of the authors' code). Its state is
+// two moments a parameter and the number of updates made; it exists from the start, so that
+// checkpoints always have one form.
 class Optimiser {
  public:
   Optimiser(const TrainConfig& config, NamedTensors parameters);
-  ~Optimiser();
 
-  void ZeroGradients();
-  void Step(double rate);  // one update from the parameters' gradients
+  void ZeroGradients();  // leaves them undefined
+  // One update of all parameters that have gradients, which count times `gradient_scale`.
+  void Step(double rate, double gradient_scale = 1);
 
-  // "<parameter>.m" and "<parameter>.v", float32; they share memory with the optimiser.
+  // "<parameter>.m" and "<parameter>.v", as the parameter; they share memory with the optimiser.
   NamedTensors Moments() const;
-  int64_t updates() const;
-  void SetUpdates(int64_t updates);  // after the moments have been written into
+  int64_t updates() const { return updates_; }
+  void SetUpdates(int64_t updates) { updates_ = updates; }  // after the moments were written into
 
  private:
+  enum class Kind { kAdam, kAdamW, kRAdam };
+  Kind kind_;
+  double beta1_, beta2_, eps_, weight_decay_;
+  int64_t updates_ = 0;
   NamedTensors parameters_;
-  std::unique_ptr<torch::optim::Optimizer> optimiser_;
+  std::vector<at::Tensor> m_, v_;  // one a parameter
 };
 
 // Running means of the parameters: mean = d mean + (1 - d) x, d = min(decay, (1 + n) / (10 + n)) at
@@ -60,9 +62,11 @@ class WeightAverage {
 double AccumulateGradients(const std::vector<Batch>& batches,
                            const std::function<at::Tensor(const Batch&)>& loss);
 
-// The global norm of the gradients, which are scaled down to `limit` if it is larger (0: never). A
-// norm that is not finite is returned with the gradients left as they are: then take no step.
-double ClipGradients(const NamedTensors& parameters, double limit);
+// The global norm of the gradients.
+double GradientNorm(const NamedTensors& parameters);
+// What brings gradients of that norm down to `limit`: 1 if they are below it, if it is 0, or if the
+// norm is not finite (then take no step).
+double ClipScale(double norm, double limit);
 
 // The first tensor that holds a NaN or infinity; "" if none does.
 std::string FirstNonFiniteTensor(const NamedTensors& tensors);

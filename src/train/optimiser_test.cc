@@ -142,29 +142,40 @@ TEST(AccumulateGradients, EqualsTheFullBatch) {
   EXPECT_TRUE(torch::allclose(gradient({12}), gradient({1, 8, 3}), 1e-12, 1e-12));
 }
 
-TEST(ClipGradients, ScalesTheGlobalNorm) {
+TEST(Clipping, BringsTheGlobalNormDown) {
   at::Tensor a = torch::zeros(2).requires_grad_(true), b = torch::zeros(1).requires_grad_(true);
+  at::Tensor none = torch::zeros(1).requires_grad_(true);
   a.mutable_grad() = torch::tensor({3.f, 0.f});
   b.mutable_grad() = torch::tensor({4.f});
-  const NamedTensors parameters = {{"a", a}, {"b", b}};
-  EXPECT_NEAR(ClipGradients(parameters, 10), 5, 1e-6);
-  EXPECT_FLOAT_EQ(a.grad()[0].item<float>(), 3);  // below the limit: untouched
-  EXPECT_NEAR(ClipGradients(parameters, 1), 5, 1e-6);
-  EXPECT_NEAR(a.grad()[0].item<float>(), 0.6, 1e-6);
-  EXPECT_NEAR(b.grad()[0].item<float>(), 0.8, 1e-6);
-  EXPECT_NEAR(ClipGradients(parameters, 0), 1, 1e-6);  // 0: never scaled
+  EXPECT_NEAR(GradientNorm({{"a", a}, {"none", none}, {"b", b}}), 5, 1e-6);
+  EXPECT_EQ(ClipScale(5, 10), 1);  // below the limit: untouched
+  EXPECT_NEAR(ClipScale(5, 1), 0.2, 1e-12);
+  EXPECT_EQ(ClipScale(5, 0), 1);  // 0: never scaled
 }
 
-TEST(ClipGradients, NonFiniteNormTouchesNothing) {  // D7
+TEST(Clipping, StepSeesScaledGradients) {
+  for (const char* name : {"adam", "adamw", "radam"}) {
+    at::Tensor x = torch::linspace(-1, 1, 33).requires_grad_(true);
+    at::Tensor y = x.detach().clone().requires_grad_(true);
+    Optimiser scaled(Config(name), {{"x", x}}), plain(Config(name), {{"y", y}});
+    for (int64_t n = 1; n <= 10; ++n) {
+      x.mutable_grad() = torch::sin(y.detach() * 3 + n);
+      y.mutable_grad() = x.grad() * 0.25;
+      scaled.Step(1e-2, 0.25), plain.Step(1e-2);
+    }
+    EXPECT_TRUE(torch::equal(x, y)) << name;
+  }
+}
+
+TEST(Clipping, NonFiniteNormIsSeen) {  // D7
   at::Tensor a = torch::ones(3).requires_grad_(true), b = torch::ones(1).requires_grad_(true);
   for (const float bad : {std::numeric_limits<float>::quiet_NaN(), INFINITY}) {
     a.mutable_grad() = torch::tensor({3.f, bad, 1.f});
     b.mutable_grad() = torch::tensor({4.f});
     const NamedTensors parameters = {{"a", a}, {"b", b}};
-    EXPECT_FALSE(std::isfinite(ClipGradients(parameters, 1)));
-    EXPECT_EQ(a.grad()[0].item<float>(), 3);
-    EXPECT_EQ(b.grad()[0].item<float>(), 4);
-    EXPECT_EQ(a[0].item<float>(), 1);
+    const double norm = GradientNorm(parameters);
+    EXPECT_FALSE(std::isfinite(norm));
+    EXPECT_EQ(ClipScale(norm, 1), 1);
     EXPECT_EQ(FirstNonFiniteTensor(Gradients(parameters)), "a");
   }
 }
