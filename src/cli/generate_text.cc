@@ -11,6 +11,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <utility>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -103,7 +104,7 @@ class TextSink {
 
   void Finish() {
     std::string rest = stops_.Finish();
-    if (!vocabulary_.bytes() && !vocabulary_.pieces()) rest += "\n";
+    if (vocabulary_.ids()) rest += "\n";
     Emit(rest);
     if (file_) return file_->Commit();
     Write(shown_.Finish());
@@ -255,7 +256,8 @@ void GenerateUncached(const TextOptions& o, const LoadedModel& model, uint64_t s
   GenerateOptions options;
   options.seed = seed, options.sampler = o.sampler, options.cached = false;
   options.progress = [](int64_t, int64_t) { ThrowIfInterrupted(); };
-  options.sampled = [&, first = true](size_t, int32_t symbol) mutable {
+  options.sampled = [&, first = length == 0 || model.vocabulary.ids()](size_t,
+                                                                       int32_t symbol) mutable {
     sink.Add(symbol, std::exchange(first, false));
   };
   Generate(model.model, {&request, 1}, options);
@@ -266,7 +268,6 @@ void GenerateUncached(const TextOptions& o, const LoadedModel& model, uint64_t s
 // nothing. Returns their number.
 int64_t WriteTokens(const TextOptions& o, Continuation& text, const LoadedModel& model) {
   const int64_t tokens = TokensToWrite(o, model.config(), text.length());
-  const bool ids = !model.vocabulary.bytes() && !model.vocabulary.pieces();
   TextSink sink(o, model.vocabulary);
   Timing timing(o.timing);
   int64_t made = 0;
@@ -276,7 +277,7 @@ int64_t WriteTokens(const TextOptions& o, Continuation& text, const LoadedModel&
   };
   try {
     while (made < tokens && !sink.stopped()) {
-      const bool first = text.length() == 0 || (ids && made == 0);
+      const bool first = text.length() == 0 || (model.vocabulary.ids() && made == 0);
       sink.Add(text.Next(), first);
       ++made;
       timing.Count(text.length());

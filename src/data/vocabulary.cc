@@ -80,7 +80,7 @@ std::span<const uint8_t> Vocabulary::file() const {
 
 std::vector<int32_t> Vocabulary::Encode(std::string_view text, bool begins) const {
   if (pieces()) return EncodePieces(text, begins);
-  if (!bytes()) return EncodeIds(text);
+  if (ids()) return EncodeIds(text);
   std::vector<int32_t> symbols;
   for (const char byte : text) symbols.push_back(static_cast<uint8_t>(byte));
   return symbols;
@@ -123,7 +123,7 @@ std::vector<int32_t> Vocabulary::EncodeIds(std::string_view text) const {
 
 std::string Vocabulary::TextOf(int32_t symbol, bool first) const {
   if (bytes()) return std::string(1, static_cast<char>(symbol));
-  if (!pieces()) return fmt::format("{}{}", first ? "" : " ", symbol);
+  if (ids()) return fmt::format("{}{}", first ? "" : " ", symbol);
   const std::string& text = processor_->surfaces.at(symbol);
   return first && processor_->adds_space && text.starts_with(' ') ? text.substr(1) : text;
 }

@@ -24,6 +24,7 @@ class Vocabulary {
   int64_t size() const { return size_; }
   bool bytes() const { return size_ == 256 && !pieces(); }
   bool pieces() const { return processor_ != nullptr; }
+  bool ids() const { return !bytes() && !pieces(); }
   const char* unit() const { return bytes() ? "bytes" : "tokens"; }
   std::span<const uint8_t> file() const;  // what a model file carries; empty unless pieces()
 
