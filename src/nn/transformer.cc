@@ -166,8 +166,10 @@ Tensor Transformer::AttentionDistance(const Transformer& teacher, const Tensor& 
     const Tensor to = wanted.to(at::kFloat);
     distances.push_back((y - to).square().sum() / to.square().sum().clamp_min(1e-30));
   };
-  const at::NoGradGuard no_gradient;  // of the teacher
-  teacher.impl_->model.Forward(tokens, pass);
+  {
+    const at::NoGradGuard no_gradient;  // of the teacher
+    teacher.impl_->model.Forward(tokens, pass);
+  }
   return at::stack(distances);
 }
 
