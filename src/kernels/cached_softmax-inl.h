@@ -7,6 +7,7 @@
 #define LINATTN_KERNELS_CACHED_SOFTMAX_INL_H_
 #endif
 
+#include <hwy/cache_control.h>
 #include <hwy/highway.h>
 
 #include <algorithm>
@@ -30,30 +31,70 @@ HWY_INLINE FloatVector LoadLeft(const float* p, int64_t n) {
 }
 HWY_INLINE FloatVector LoadLeft(const BF16* p, int64_t n) { return LoadRow(p, n); }
 
-// scores[s] = scale q . rows[s], for kRows keys [K].
-template <int kRows, class T>
+// Lane r of the result: the sum of the lanes of sum[r]. Neighbours are added in each round, so that
+// a vector holds twice as many sums after it, half as far on their way.
+template <int kVectors>
+HWY_INLINE FloatVector SumsOfLanes(const FloatVector* sum) {
+#if HWY_TARGET != HWY_SCALAR
+  if constexpr (kVectors > 1) {
+    const FloatTag d;
+    FloatVector half[kVectors / 2];
+#pragma GCC unroll 8
+    for (int i = 0; i < kVectors / 2; ++i)
+      half[i] = hn::Add(hn::ConcatEven(d, sum[2 * i + 1], sum[2 * i]),
+                        hn::ConcatOdd(d, sum[2 * i + 1], sum[2 * i]));
+    return SumsOfLanes<kVectors / 2>(half);
+  }
+#endif
+  return sum[0];
+}
+
+// The row that is read kCachedKeys rows later, in the next block, if rows come in order: the
+// hardware prefetches no further than a page, which is often what a block has.
+template <class T>
+HWY_INLINE void PrefetchBehind(const T* row, int64_t channels) {
+  hwy::Prefetch(row + kCachedKeys * channels);
+}
+
+// scores[s] = scale q . rows[s], for kLanes keys [K].
+template <class T>
 HWY_INLINE void ScoreRows(const CachedQuery& query, const T* const* rows,
                           float* HWY_RESTRICT scores) {
+  constexpr int kRows = static_cast<int>(kLanes);
   const FloatTag d;
   FloatVector sum[kRows];
+#pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) sum[r] = hn::Zero(d);
   int64_t c = 0;
   for (; c + kLanes <= query.K; c += kLanes) {
     const auto part = hn::LoadU(d, query.q + c);
-    for (int r = 0; r < kRows; ++r) sum[r] = hn::MulAdd(part, LoadWide(rows[r] + c), sum[r]);
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) {
+      PrefetchBehind(rows[r] + c, query.K);
+      sum[r] = hn::MulAdd(part, LoadWide(rows[r] + c), sum[r]);
+    }
   }
   if (c < query.K) {
     const auto part = LoadLeft(query.q + c, query.K - c);
+#pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r)
       sum[r] = hn::MulAdd(part, LoadLeft(rows[r] + c, query.K - c), sum[r]);
   }
-  for (int r = 0; r < kRows; ++r) scores[r] = query.scale * hn::GetLane(hn::SumOfLanes(d, sum[r]));
+  hn::StoreU(hn::Mul(hn::Set(d, query.scale), SumsOfLanes<kRows>(sum)), d, scores);
 }
 
-// Channels [c, c + kVectors kLanes) of o = shrink o + sum_s p[s] rows[s], for n values [V].
+// n values [V] with their weights.
+template <class T>
+struct WeightedRows {
+  const float* p;
+  const T* const* rows;
+  int64_t n, V;
+};
+
+// Channels [c, c + kVectors kLanes) of o = shrink o + sum_s p[s] rows[s].
 template <int kVectors, class T>
-HWY_INLINE void AddStrip(const float* HWY_RESTRICT p, const T* const* rows, int64_t n, float shrink,
-                         int64_t c, float* HWY_RESTRICT o) {
+HWY_INLINE void AddStrip(const WeightedRows<T>& w, float shrink, int64_t c, float* HWY_RESTRICT o) {
+  const auto& [p, rows, n, V] = w;
   const FloatTag d;
   FloatVector even[kVectors], odd[kVectors];
   for (int i = 0; i < kVectors; ++i) {
@@ -63,6 +104,7 @@ HWY_INLINE void AddStrip(const float* HWY_RESTRICT p, const T* const* rows, int6
   int64_t s = 0;
   for (; s + 2 <= n; s += 2) {
     const auto first = hn::Set(d, p[s]), second = hn::Set(d, p[s + 1]);
+    PrefetchBehind(rows[s] + c, V), PrefetchBehind(rows[s + 1] + c, V);
     for (int i = 0; i < kVectors; ++i) {
       even[i] = hn::MulAdd(first, LoadWide(rows[s] + c + i * kLanes), even[i]);
       odd[i] = hn::MulAdd(second, LoadWide(rows[s + 1] + c + i * kLanes), odd[i]);
@@ -75,12 +117,12 @@ HWY_INLINE void AddStrip(const float* HWY_RESTRICT p, const T* const* rows, int6
 }
 
 template <class T>
-HWY_INLINE void AddValues(const float* HWY_RESTRICT p, const T* const* rows, int64_t n, int64_t V,
-                          float shrink, float* HWY_RESTRICT o) {
+HWY_INLINE void AddValues(const WeightedRows<T>& w, float shrink, float* HWY_RESTRICT o) {
+  const auto& [p, rows, n, V] = w;
   int64_t c = 0;
-  for (; c + 4 * kLanes <= V; c += 4 * kLanes) AddStrip<4>(p, rows, n, shrink, c, o);
-  for (; c + 2 * kLanes <= V; c += 2 * kLanes) AddStrip<2>(p, rows, n, shrink, c, o);
-  for (; c + kLanes <= V; c += kLanes) AddStrip<1>(p, rows, n, shrink, c, o);
+  for (; c + 4 * kLanes <= V; c += 4 * kLanes) AddStrip<4>(w, shrink, c, o);
+  for (; c + 2 * kLanes <= V; c += 2 * kLanes) AddStrip<2>(w, shrink, c, o);
+  for (; c + kLanes <= V; c += kLanes) AddStrip<1>(w, shrink, c, o);
   if (c == V) return;
   const FloatTag d;
   auto sum = hn::Mul(hn::Set(d, shrink), LoadLeft(o + c, V - c));
@@ -99,9 +141,8 @@ HWY_INLINE void AttendRowsOf(CachedQuery& query, const T* k, const T* v, const i
   const T *keys[kCachedKeys], *values[kCachedKeys];
   for (int64_t s = 0; s < n; ++s)
     keys[s] = k + rows[s] * query.K, values[s] = v + rows[s] * query.V;
-  int64_t s = 0;
-  for (; s + 4 <= n; s += 4) ScoreRows<4>(query, keys + s, p + s);
-  for (; s < n; ++s) ScoreRows<1>(query, keys + s, p + s);
+  for (int64_t s = n; s % kLanes != 0; ++s) keys[s] = keys[n - 1];  // to whole vectors of keys
+  for (int64_t s = 0; s < n; s += kLanes) ScoreRows(query, keys + s, p + s);
   std::fill(p + n, p + kCachedKeys, kMinusInfinity);
   auto largest = hn::Set(d, query.max);
   for (int64_t i = 0; i < kCachedKeys; i += kLanes) largest = hn::Max(largest, hn::Load(d, p + i));
@@ -116,7 +157,7 @@ HWY_INLINE void AttendRowsOf(CachedQuery& query, const T* k, const T* v, const i
   const float shrink = std::exp(query.max - new_max);
   query.sum = query.sum * shrink + hn::GetLane(hn::SumOfLanes(d, total));
   query.max = new_max;
-  AddValues(p, values, n, query.V, shrink, query.o);
+  AddValues(WeightedRows<T>{p, values, n, query.V}, shrink, query.o);
 }
 
 }  // namespace HWY_NAMESPACE
