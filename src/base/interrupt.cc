@@ -30,7 +30,9 @@ void SleepWhenWaiting(char** argv) {
   constexpr const char* kPolicy = "OMP_WAIT_POLICY";
   if (getenv(kPolicy) != nullptr || getenv("GOMP_SPINCOUNT") != nullptr) return;
   if (setenv(kPolicy, "passive", 0) != 0) return;
-  execv("/proc/self/exe", argv);  // returns only if that is impossible: then go on as it is
+  char path[4096] = {};  // not the link itself, or the process would be called "exe"
+  if (readlink("/proc/self/exe", path, sizeof(path) - 1) <= 0) return;
+  execv(path, argv);  // returns only if that is impossible: then go on as it is
 }
 
 }  // namespace linattn
