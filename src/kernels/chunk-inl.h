@@ -120,8 +120,8 @@ inline int64_t LastChunk(int64_t length, int64_t C) {
   return length == 0 ? -1 : (length - 1) / C * C;
 }
 
-// y [n,F] = phi of tokens [begin, begin + n); raw [n,K] keeps what phi was applied to, unless phi is
-// the identity.
+// y [n,F] = phi of tokens [begin, begin + n); raw [n,K] keeps what phi was applied to, unless phi
+// is the identity.
 inline void LoadFeatures(const FeatureMap& phi, const TokenRows& rows, int64_t begin, int64_t n,
                          float* raw, float* y) {
   if (IsIdentity(phi)) return LoadRows(rows, begin, n, y);

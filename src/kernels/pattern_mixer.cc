@@ -213,8 +213,7 @@ void PatternBackward(const Mixer& mixer, const Pattern& pattern, const MixerInpu
   Plan plan(pattern, in, dims, sequences);
   const int64_t floats = BackwardFloats(dims);
   for (auto& unit : plan.units)
-    for (SoftmaxGroup& g : unit)
-      g.out = &out, g.gradients = &gradients, g.add = pattern.kinds > 1;
+    for (SoftmaxGroup& g : unit) g.out = &out, g.gradients = &gradients, g.add = pattern.kinds > 1;
   const int64_t units = static_cast<int64_t>(plan.units.size());
   const int64_t shares = units > 0 ? omp_get_max_threads() / units : 0;
   if (shares > 1 && pattern.kinds == 1)

@@ -17,7 +17,8 @@ void AttendTile(const SoftmaxGroup& group, int64_t head, int64_t begin, float* s
 // BackwardState's floats.
 void AttendBackward(const SoftmaxGroup& group, float* scratch);
 // The same by share.count threads: each call writes d_k and d_v of its keys and leaves the rest in
-// its scratch, where JoinShares finds it, `floats` apart: d_q of the queries from q0 to q0 + kQueries.
+// its scratch, where JoinShares finds it, `floats` apart: d_q of the queries from q0 to q0 +
+// kQueries.
 void AttendShare(const SoftmaxGroup& group, KeyShare share, float* scratch);
 void JoinShares(const SoftmaxGroup& group, int64_t q0, int64_t shares, int64_t floats,
                 float* scratch);
