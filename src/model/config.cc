@@ -70,6 +70,7 @@ void VisitFields(Config& c, Visit&& visit) {
   visit("attn_head_dim", c.attn_head_dim);
   visit("kv_heads", c.kv_heads);
   visit("qkv_bias", c.qkv_bias);
+  visit("attn_conv_size", c.attn_conv_size);
   visit("rope_theta", c.rope_theta);
   visit("window", c.window);
   visit("sinks", c.sinks);
@@ -208,6 +209,7 @@ void CheckCacheLayers(const ModelConfig& c) {
   CheckRange("kv_heads", c.kv_heads, 0, 1 << 12);
   Check(c.rope_theta >= 0 && c.rope_theta < 1e30, "config",
         "rope_theta must be at least 0 (0: no rotary positions), but is {}", c.rope_theta);
+  CheckRange("attn_conv_size", c.attn_conv_size, 0, 64);
   CheckRange("window", c.window, 0, INT64_MAX);
   CheckRange("sinks", c.sinks, 0, INT64_MAX);
   Check(c.sinks == 0 || c.window > 0, "config", "sinks must be 0 without a window, but are {}",

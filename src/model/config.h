@@ -71,10 +71,11 @@ struct ModelConfig {
 
   // Layers of cache mixers.
   int64_t attn_heads = 0,
-          attn_head_dim = 0;  // of q, and of k and v too: 0: heads; head_dim and value_dim
-  int64_t kv_heads = 0;       // of k and v; 0: as many as of q
-  bool qkv_bias = false;      // in modern blocks
-  double rope_theta = 0;      // base of rotary positions, also of mixers with fixed decays; 0: none
+          attn_head_dim = 0;   // of q, and of k and v too: 0: heads; head_dim and value_dim
+  int64_t kv_heads = 0;        // of k and v; 0: as many as of q
+  bool qkv_bias = false;       // in modern blocks
+  int64_t attn_conv_size = 0;  // as conv_size; 0: none
+  double rope_theta = 0;  // base of rotary positions, also of mixers with fixed decays; 0: none
   int64_t window = 0,
           sinks = 0;  // a query sees its last `window` keys and the first `sinks`; 0: all
   std::string cache_dtype = "f32";         // of keys and values kept while decoding: | "bf16"

@@ -168,6 +168,7 @@ TEST(ConfigTest, WrongValuesAreNamed) {
   EXPECT_THAT(with([](auto& c) { c.block = "new"; }), HasSubstr("block must be one of classic"));
   EXPECT_THAT(with([](auto& c) { c.block = "modern", c.pre_norm = false; }), HasSubstr("pre_norm"));
   EXPECT_THAT(with([](auto& c) { c.conv_size = 65; }), HasSubstr("conv_size"));
+  EXPECT_THAT(with([](auto& c) { c.attn_conv_size = 65; }), HasSubstr("attn_conv_size"));
   EXPECT_THAT(with([](auto& c) { c.conv_size = 4, c.causal = false; }), HasSubstr("encoder"));
   EXPECT_THAT(with([](auto& c) { c.output_gate = "tanh"; }), HasSubstr("auto, none, swish"));
   EXPECT_THAT(with([](auto& c) { c.mixers[2] = "mamba"; }), HasSubstr("'mamba'"));

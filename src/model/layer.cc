@@ -71,6 +71,7 @@ void PlanCache(const ModelConfig& c, LayerPlan& p) {
   p.head_dim = c.attn_head_dim > 0 ? c.attn_head_dim : c.head_dim;
   p.value_dim = c.attn_head_dim > 0 ? c.attn_head_dim : c.value_dim;
   p.qkv_bias = p.bias || c.qkv_bias;
+  p.conv_size = c.attn_conv_size;
   p.rope_theta = c.rope_theta;
 }
 

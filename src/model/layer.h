@@ -28,7 +28,7 @@ enum class DecayGate : uint8_t {
 // all in modern blocks. In modern blocks conv_size is 4 (causal models), and output_gate "swish"
 // with a decay, "sigmoid" with a decay per channel and the delta rule, else "none"; in classic
 // blocks there is neither unless it is set. qk_norm is "l2" with the delta rule. Cache mixers have
-// none of these.
+// none of these but a convolution, by attn_conv_size.
 struct LayerPlan {
   const Mixer* mixer = nullptr;
   // State mixers: heads of q and k; of v, o, g and beta. Cache mixers: of q and o; of k and v.

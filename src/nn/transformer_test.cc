@@ -47,6 +47,7 @@ std::vector<std::pair<std::string, ModelConfig>> AllModels() {
   ModelConfig hybrid = TextConfig(ExpandMixers("3x gated_delta + 1x softmax", 4));
   hybrid.block = "modern", hybrid.value_heads = 4, hybrid.attn_heads = 4;
   hybrid.attn_head_dim = 6, hybrid.kv_heads = 2, hybrid.qkv_bias = true, hybrid.window = 3;
+  hybrid.attn_conv_size = 3;
   hybrid.rope_theta = 100, hybrid.negative_eigenvalues = true;
   models.emplace_back("hybrid", hybrid);
   ModelConfig hedgehog = TextConfig({"linear", "retention"});

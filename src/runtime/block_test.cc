@@ -41,6 +41,9 @@ std::vector<std::pair<std::string, ModelConfig>> AllModels() {
       models.emplace_back(name + " " + block, Of(name, block));
   }
   models.emplace_back("hybrid", Hybrid());
+  ModelConfig convolved = Of("softmax", "modern");
+  convolved.attn_conv_size = 3;
+  models.emplace_back("softmax behind a convolution", convolved);
   return models;
 }
 
@@ -71,6 +74,8 @@ TEST(BlockTest, OptionsOfBlocksMatchFloat64) {
        [](auto& c) { c.feature_map = "hadamard", c.map_dim = 8, c.attn_normalise = false; });
   with("performer", "classic", [](auto& c) { c.features = 24; });
   with("softmax", "modern", [](auto& c) { c.heads = c.value_heads = 4, c.kv_heads = 2; });
+  with("softmax", "modern", [](auto& c) { c.attn_conv_size = 3; });
+  with("lsh", "classic", [](auto& c) { c.attn_conv_size = 4; });
   ModelConfig encoder = Of("linear,softmax", "modern");
   encoder.causal = false;
   ExpectAllPathsMatch(encoder);

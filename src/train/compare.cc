@@ -115,11 +115,14 @@ class Comparison {
   // The steps and parameters that all share: the directory's, if it has them, else new ones.
   void Plan() {
     const std::string path = o_.directory + "/plan.json";
-    int64_t steps = o_.steps, parameters = TrainedParameters(entries_.front().config.model);
+    const ModelConfig& first = entries_.front().config.model;
+    int64_t steps = o_.steps, parameters = TrainedParameters(first);
+    int64_t state = StateBytes(first, first.max_len);
     const bool planned = fs::exists(path);
     if (planned) {
       const Json plan = ParseJson(AsText(ReadFile(path, "compare")), "compare", path);
       parameters = plan.at("parameters");
+      state = plan.at("state");
       Check(o_.steps == 0 || plan.at("steps") == o_.steps, "compare",
             "{} is planned with {} steps, so --steps must be that, but is {} (choose another "
             "directory by --out)",
@@ -130,8 +133,6 @@ class Comparison {
             o_.directory, plan.at("minutes").get<double>(), o_.minutes);
       steps = plan.at("steps");
     }
-    const ModelConfig& first = entries_.front().config.model;
-    const int64_t state = StateBytes(first, first.max_len);
     for (Entry& entry : entries_) {
       if (o_.equal_state) MatchState(state, entry.config.model);
     }
@@ -139,9 +140,12 @@ class Comparison {
     if (steps == 0) steps = StepsFromPilot();
     if (!planned) {
       fs::create_directories(o_.directory);
-      WriteFileAtomic(
-          path, Json{{"steps", steps}, {"minutes", o_.minutes}, {"parameters", parameters}}.dump() +
-                    "\n");
+      WriteFileAtomic(path, Json{{"steps", steps},
+                                 {"minutes", o_.minutes},
+                                 {"parameters", parameters},
+                                 {"state", state}}
+                                    .dump() +
+                                "\n");
     }
     for (Entry& entry : entries_) {
       entry.config.train.steps = steps;
@@ -282,7 +286,8 @@ class Comparison {
     const ChildResult child =
         Child(Words({runtime_, "bench", "decode", model, "--seconds", "1", "--json"}, true), true);
     if (child.status != 0) return std::nullopt;
-    return ParseJson(child.output, "compare", "the output of linattn bench").at("tokens_per_second");
+    return ParseJson(child.output, "compare", "the output of linattn bench")
+        .at("tokens_per_second");
   }
 
   void Report() const {

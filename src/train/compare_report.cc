@@ -114,7 +114,8 @@ std::string ComparisonTable(const std::string& metric, const std::vector<Compare
   for (const ComparedMixer& m : mixers)
     table += fmt::format("| {} | {:.3f} | {} | {:.0f} | {} | {} | {} | {} | {} |\n", m.mixer,
                          m.value, Short(m.step_s), static_cast<double>(m.peak_bytes) / 1e6,
-                         m.tokens_per_s > 0 ? fmt::format("{:.0f}", m.tokens_per_s) : "-", m.state_bytes, m.parameters, m.mlp_dim, Short(m.minutes));
+                         m.tokens_per_s > 0 ? fmt::format("{:.0f}", m.tokens_per_s) : "-",
+                         m.state_bytes, m.parameters, m.mlp_dim, Short(m.minutes));
   return table;
 }
 

@@ -453,6 +453,39 @@ TEST_F(Loop, PicturesAreSampledOnTheWay) {
   EXPECT_FALSE(std::filesystem::exists(directory_ / "run/samples/.model.safetensors"));
 }
 
+// A task's own figures of merit are reported, in training and evaluation; the best is the highest
+// where that is better.
+TEST_F(Loop, AccuracyIsBestWhereItIsHighest) {
+  RunConfig config = TinyText({"model.task=recall", "model.vocab=41", "model.max_len=64",
+                               "data.pairs=8", "train.steps=40", "train.lr=1e-2"});
+  config.train.samples = 2, config.train.sample_every = 20;  // this task has none
+  const RunResult result = Train(config, In(directory_ / "run"));
+  double best = -1;
+  int64_t best_step = -1;
+  for (const auto& line : MetricsOf(directory_ / "run")) {
+    const double accuracy = line["accuracy"];
+    EXPECT_TRUE(accuracy >= 0 && accuracy <= 1);
+    EXPECT_TRUE(line.contains("accuracy_4") || line.contains("accuracy_8"));
+    if (line["kind"] != "eval") continue;
+    EXPECT_NEAR((line.value("accuracy_4", -1.0) + line.value("accuracy_8", -1.0)) / 2, accuracy,
+                0.08);  // seven rows in three batches: not as many of each
+    if (accuracy > best) best = accuracy, best_step = line["step"];
+  }
+  EXPECT_GT(best, 0);
+  EXPECT_EQ(result.state.best_step, best_step);
+  EXPECT_EQ(result.state.best_metric, best);
+  EXPECT_TRUE(std::filesystem::is_empty(directory_ / "run/samples"));
+}
+
+TEST_F(Loop, CopiesAreSampledAsText) {
+  RunConfig config = TinyText({"model.task=copy", "model.vocab=5", "model.max_len=10",
+                               "train.steps=2", "train.sample_every=2", "train.samples=3"});
+  Train(config, In(directory_ / "run"));
+  const std::string text(AsText(ReadFile(directory_ / "run/samples/step-000000002.txt")));
+  EXPECT_THAT(text, HasSubstr(" wrong\n"));
+  EXPECT_TRUE(MetricsOf(directory_ / "run").back().contains("bits_per_symbol"));
+}
+
 TEST_F(Loop, MinutesEndTheRun) {
   const RunConfig config = TinyText({"train.minutes=0.05", "train.schedule_steps=0"});
   const RunResult result = Train(config, In(directory_ / "run"));
