@@ -89,7 +89,7 @@ double Size(const std::vector<double>& x) {
   return std::sqrt(sum / static_cast<double>(x.size()));
 }
 
-double Error(const std::vector<double>& x, const std::vector<double>& truth) {
+double RelativeError(const std::vector<double>& x, const std::vector<double>& truth) {
   std::vector<double> difference;
   for (size_t i = 0; i < x.size(); ++i) difference.push_back(x[i] - truth[i]);
   return Size(difference) / Size(truth);
@@ -123,7 +123,7 @@ LabResult RunDenominator(const LabOptions& options) {
       const Tokens tokens = Draw(gap, options.seed + 1);
       const Answer truth = Solve<double>(tokens, {"", c.map, 0});
       const Answer answer = Solve<float>(tokens, c);
-      error.points.emplace_back(gap, Shown(Error(answer.o, truth.o)));
+      error.points.emplace_back(gap, Shown(RelativeError(answer.o, truth.o)));
       size.points.emplace_back(gap, Shown(Size(answer.d_q)));
     }
     limits.push_back(Passes(error, 0.01));

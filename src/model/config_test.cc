@@ -82,8 +82,14 @@ TEST(ConfigTest, JsonRoundTripKeepsEveryField) {
   c.sparse_stride = 5, c.sparse_summary = 2, c.lsh_rounds = 1, c.lsh_buckets = 4, c.lsh_chunk = 6;
   c.cache_dtype = "bf16", c.lsh_seed = 8, c.feature_seed = 9;
   c.classes = 2, c.class_names = {"cat", "dog"};
-  const Json json = ToJson(c);
-  EXPECT_EQ(json.size(), 54u);
+  c.input_features = 2, c.subsample = 3, c.sample_rate = 8000, c.unit_kind = "phonemes";
+  c.input_mean = {1, 2}, c.input_deviation = {3, 4}, c.units = {"", "a"}, c.blank = 1;
+  c.attn_conv_size = 4, c.block = "modern", c.causal = false, c.head = "categorical";
+  c.task = "text", c.position = "none", c.tied = true, c.norm_eps = 1e-6, c.vocab = 99;
+  c.dim = 24, c.mlp_dim = 50, c.heads = 4, c.head_dim = 5, c.value_dim = 7;
+  const Json json = ToJson(c), defaults = ToJson(ModelConfig());
+  for (const auto& [key, value] : json.items())
+    EXPECT_NE(value, defaults.at(key)) << key << " must be given another value here";
   EXPECT_EQ(ToJson(ConfigFromJson(Json::parse(json.dump()))), json);
 }
 
