@@ -1,13 +1,15 @@
 #include "data/vocabulary.h"
 
+#include <dlfcn.h>
 #include <fmt/format.h>
-#include <sentencepiece_processor.h>
 
 #include <algorithm>
 #include <charconv>
 #include <utility>
 
+#include "base/child_process.h"
 #include "base/error.h"
+#include "data/piece_encoder.h"
 
 namespace linattn {
 namespace {
@@ -16,16 +18,33 @@ constexpr const char* kWhere = "vocabulary";
 constexpr std::string_view kSpace = "\xE2\x96\x81";  // U+2581, which stands for a space in pieces
 constexpr size_t kBlock = 1 << 16;                   // bytes that are encoded together, about
 
+OpenPieceEncoder& Module() {
+  int how = RTLD_NOW | RTLD_LOCAL;
+#ifndef __SANITIZE_ADDRESS__  // which cannot do it, and has no LibTorch beside it
+  how |= RTLD_DEEPBIND;       // the library's own protobuf, not one that is there already
+#endif
+  static void* const module = dlopen(SiblingProgram(kPieceModule, kWhere).c_str(), how);
+  Check(module != nullptr, kWhere, "{} must be one that can be opened, but: {}", kPieceModule,
+        module == nullptr ? dlerror() : "");
+  return *reinterpret_cast<OpenPieceEncoder*>(dlsym(module, kOpenPieceEncoder));
+}
+
 // The bytes that a piece stands for.
-std::string Surface(const sentencepiece::SentencePieceProcessor& processor, int id) {
-  const std::string& piece = processor.IdToPiece(id);
-  if (processor.IsByte(id)) {  // "<0xE8>"
-    unsigned value = 0;
-    std::from_chars(piece.data() + 3, piece.data() + piece.size() - 1, value, 16);
-    return std::string(1, static_cast<char>(value));
+std::string Surface(const PieceEncoder::Piece& of) {
+  const std::string& piece = of.text;
+  switch (of.kind) {
+    case PieceEncoder::Piece::Kind::kByte: {  // "<0xE8>"
+      unsigned value = 0;
+      std::from_chars(piece.data() + 3, piece.data() + piece.size() - 1, value, 16);
+      return std::string(1, static_cast<char>(value));
+    }
+    case PieceEncoder::Piece::Kind::kControl:
+      return "";
+    case PieceEncoder::Piece::Kind::kUnknown:
+      return " \xE2\x81\x87 ";  // as the library has it
+    case PieceEncoder::Piece::Kind::kText:
+      break;
   }
-  if (processor.IsControl(id) || processor.IsUnused(id)) return "";
-  if (processor.IsUnknown(id)) return " \xE2\x81\x87 ";  // as the library has it
   std::string text;
   for (size_t i = 0; i < piece.size();) {
     const bool space = piece.compare(i, kSpace.size(), kSpace) == 0;
@@ -39,7 +58,7 @@ std::string Surface(const sentencepiece::SentencePieceProcessor& processor, int 
 
 struct Vocabulary::Pieces {
   Bytes file;
-  sentencepiece::SentencePieceProcessor processor;
+  std::unique_ptr<PieceEncoder> encoder;
   std::vector<std::string> surfaces;  // [pieces]
   bool adds_space = false;            // before a text, as many vocabularies do
 };
@@ -49,18 +68,18 @@ Vocabulary::Vocabulary(int64_t size, std::span<const uint8_t> sentencepiece) : s
   auto pieces = std::make_shared<Pieces>();
   pieces->file.assign(sentencepiece.begin(), sentencepiece.end());
   const std::string_view proto = AsText(pieces->file);
-  const auto status = pieces->processor.LoadFromSerializedProto({proto.data(), proto.size()});
-  Check(status.ok(), kWhere, "must be a SentencePiece model, but is not: {}", status.ToString());
-  const int count = pieces->processor.GetPieceSize();
+  std::string error;
+  pieces->encoder.reset(Module()(proto.data(), proto.size(), error));
+  Check(pieces->encoder != nullptr, kWhere, "must be a SentencePiece model, but is not: {}", error);
+  const auto all = pieces->encoder->Pieces();
+  const int64_t count = std::ssize(all);
   Check(size == 0 || count == size, kWhere,
         "the vocabulary must have the model's {} symbols, but has {} (model.vocab)", size, count);
   size_ = count;
-  for (int id = 0; id < count; ++id) {
-    pieces->surfaces.push_back(Surface(pieces->processor, id));
-  }
-  std::vector<std::string> first;
-  pieces->adds_space =
-      pieces->processor.Encode("a", &first).ok() && !first.empty() && first[0].starts_with(kSpace);
+  for (const auto& piece : all) pieces->surfaces.push_back(Surface(piece));
+  std::vector<int> first;
+  pieces->adds_space = pieces->encoder->Encode("a", first).empty() && !first.empty() &&
+                       all[first[0]].text.starts_with(kSpace);
   processor_ = std::move(pieces);
 }
 
@@ -94,9 +113,9 @@ std::vector<int32_t> Vocabulary::EncodePieces(std::string_view text, bool begins
     const size_t end = text.find('\n', std::min(kBlock, text.size()));
     const std::string_view block = text.substr(0, end == text.npos ? end : end + 1);
     std::vector<int> ids;
-    const auto status = processor_->processor.Encode({block.data(), block.size()}, &ids);
-    Check(status.ok(), kWhere, "the text must be one that SentencePiece can encode, but: {}",
-          status.ToString());
+    const std::string error = processor_->encoder->Encode(block, ids);
+    Check(error.empty(), kWhere, "the text must be one that SentencePiece can encode, but: {}",
+          error);
     symbols.insert(symbols.end(), ids.begin(), ids.end());
     text.remove_prefix(block.size());
   }
