@@ -20,7 +20,10 @@ struct Candidate {
 };
 
 // Working memory of a draw; after the first call with a vocabulary no call allocates.
-using SamplerScratch = std::vector<Candidate>;
+struct SamplerScratch {
+  std::vector<Candidate> candidates;
+  std::vector<float> weights, some;
+};
 
 // The symbols that `options` leave, most likely first, probabilities summing to 1; valid until
 // scratch is next used. top_k is applied before top_p. A mass within 1e-6 of top_p reaches it, so
@@ -35,7 +38,8 @@ std::span<const Candidate> Candidates(std::span<const float> logits, const Sampl
 // positive and finite and the symbols are from -1 (none) to the last one.
 void PenaliseRepetition(std::span<const int32_t> recent, double penalty, std::span<float> logits);
 
-// Draws a symbol from Candidates(); one Uniform() a call, none at temperature 0. Same errors.
+// Draws a symbol from Candidates(), or, where there are no limits, from all in their own order; one
+// Uniform() a call, none at temperature 0. Same errors. Sorts nothing: a few passes over the logits.
 int64_t SampleCategorical(std::span<const float> logits, const SamplerOptions& options,
                           Random& random, SamplerScratch& scratch);
 

@@ -101,6 +101,42 @@ TEST(Sampler, TopPIsTheSmallestSetThatReachesP) {  // C5
   EXPECT_EQ(shares[2], 0);
 }
 
+// By sorting all, in float64.
+int64_t PlainDraw(const std::vector<float>& logits, const SamplerOptions& o, double u) {
+  std::vector<std::pair<double, int64_t>> symbols;  // minus probability, so that they sort
+  for (size_t i = 0; i < logits.size(); ++i)
+    symbols.push_back({-std::exp(double{logits[i]} / o.temperature), static_cast<int64_t>(i)});
+  const bool limited = o.top_k > 0 || o.top_p < 1;
+  if (limited) std::sort(symbols.begin(), symbols.end());
+  const auto mass = [&] {
+    double sum = 0;
+    for (const auto& s : symbols) sum -= s.first;
+    return sum;
+  };
+  if (o.top_k > 0) symbols.resize(o.top_k);
+  double left = (o.top_p - 1e-6) * mass();
+  for (size_t i = 0; o.top_p < 1 && i < symbols.size(); ++i)
+    if ((left += symbols[i].first) <= 0) symbols.resize(i + 1);
+  u *= mass();
+  for (const auto& s : symbols)
+    if ((u += s.first) < 0) return s.second;
+  return symbols.back().second;
+}
+
+TEST(Sampler, DrawsAsSortingAllWould) {
+  std::vector<float> logits(1500);
+  Random values(3), random(5), same(5);
+  // Many of equal size, as bfloat16 outputs have them.
+  for (float& x : logits) x = std::round(8 * static_cast<float>(values.Normal())) / 4;
+  SamplerScratch scratch;
+  for (const SamplerOptions& o : std::vector<SamplerOptions>{
+           {}, {0.5}, {1, 40}, {1, 1}, {1, 0, 0.9}, {2, 0, 0.5}, {1, 100, 0.7}, {1, 0, 1e-9}}) {
+    for (int i = 0; i < 100; ++i)
+      ASSERT_EQ(SampleCategorical(logits, o, random, scratch), PlainDraw(logits, o, same.Uniform()))
+          << i << " " << o.temperature << " " << o.top_k << " " << o.top_p;
+  }
+}
+
 TEST(Sampler, RefusesLogitsThatAreNotFinite) {  // C7
   Random random(1);
   SamplerScratch scratch;
