@@ -11,6 +11,7 @@ namespace {
 
 constexpr size_t kPage = size_t{2} << 20, kLine = 64;
 constexpr size_t kSlab = 16 * kPage;  // what small requests share
+constexpr size_t kSmall = 2 * kPage;  // larger ones have a mapping each, which goes with them
 
 // The start of a mapping, which holds requests one behind the other and goes with the last of them.
 struct alignas(kLine) Slab {
@@ -56,7 +57,7 @@ void* AllocateOnHugePages(size_t bytes) {
   if (bytes > SIZE_MAX / 2) return nullptr;
   bytes = RoundUp(bytes, kLine) + sizeof(Header);
   const std::lock_guard lock(g_mutex);
-  if (bytes + sizeof(Slab) > kSlab) {
+  if (bytes > kSmall) {
     Slab* own = MapSlab(bytes + sizeof(Slab));
     return own ? Take(own, bytes) : nullptr;
   }

@@ -1,16 +1,14 @@
 #include "kernels/packed_matrix.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
 #include <limits>
 #include <map>
 
 #include "base/error.h"
+#include "base/huge_pages.h"
 
 namespace linattn {
 namespace {
@@ -53,20 +51,12 @@ uint32_t WeightBits(WeightType type, float x, float scale, int64_t part) {
   return 0;
 }
 
-// Zeroed, and on large pages where there is enough: what is larger than the caches is then read up
-// to twice as fast.
+// Zeroed.
 std::shared_ptr<Chunk[]> Allocate(int64_t lines) {
-  constexpr size_t kLargePage = 2 << 20;
   const size_t bytes = static_cast<size_t>(lines) * sizeof(Chunk);
-  const size_t alignment = bytes >= 2 * kLargePage ? kLargePage : alignof(Chunk);
-  const size_t padded = (bytes + alignment - 1) / alignment * alignment;
-  void* memory = std::aligned_alloc(alignment, padded);
+  void* memory = AllocateOnHugePages(bytes);
   Check(memory != nullptr, "matmul", "not enough memory for {} bytes of weights", bytes);
-#ifdef MADV_HUGEPAGE
-  if (alignment == kLargePage) madvise(memory, padded, MADV_HUGEPAGE);
-#endif
-  std::memset(memory, 0, bytes);
-  return {static_cast<Chunk*>(memory), [](Chunk* p) { std::free(p); }};
+  return {static_cast<Chunk*>(memory), FreeOnHugePages};
 }
 
 }  // namespace

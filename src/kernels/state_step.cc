@@ -9,6 +9,7 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/state_step.cc"
+#include <hwy/cache_control.h>
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
@@ -30,7 +31,8 @@ struct StepHead {
   float *S, *z, *o;
   float scale, eps;
   bool normalise;
-  bool backwards;  // rows from the last to the first
+  bool backwards;      // rows from the last to the first
+  const float* ahead;  // [F,V] state that comes soon: fetched beside this one
 };
 
 // A run of value heads of one sequence, from `first` on: that one, how far apart they are, and how
@@ -40,6 +42,7 @@ struct StepRun {
   const float* beta;  // of the first; null: 1
   int64_t first, heads, group;
   int64_t v_stride, g_stride, beta_stride, o_stride;
+  const float* next;  // states that come after these; null: none
 };
 
 }  // namespace linattn
@@ -88,6 +91,7 @@ HWY_INLINE void AddAndRead(const StepHead& step, float factor, int64_t column, L
 #pragma GCC unroll 4
     for (int j = 0; j < kVectors; ++j) {
       const FloatVector s = hn::MulAdd(k, v[j], Fade<P>(step, f, load(S + j * kLanes)));
+      hwy::Prefetch(step.ahead + f * step.V + column + j * kLanes);
       store(s, S + j * kLanes);
       sum[j] = hn::MulAdd(q, s, sum[j]);
     }
@@ -113,6 +117,7 @@ HWY_INLINE void CorrectAndRead(const StepHead& step, float factor, float qk, int
 #pragma GCC unroll 4
     for (int j = 0; j < kVectors; ++j) {
       const FloatVector s = Fade<P>(step, f, load(S + j * kLanes));
+      hwy::Prefetch(step.ahead + f * step.V + column + j * kLanes);
       w[j] = hn::MulAdd(k, s, w[j]);
       sum[j] = hn::MulAdd(q, s, sum[j]);
     }
@@ -184,18 +189,28 @@ HWY_INLINE void StepOne(const StepHead& step) {
   StepColumns<P>(step, factor);
 }
 
+// Heads that come after so many floats of state are fetched beside the one under way (64 sequences
+// of 16 layers, states from memory: a step 13-18% faster).
+constexpr int64_t kAheadFloats = 2048;
+
 // Every other head runs through its rows backwards: prefetchers that run on would else leave a
 // thread's heads, at whose end that of the next begins, and take away lines which another core
-// writes (batch 1, two threads: 40 us a token instead of 10).
+// writes (batch 1, two threads: 40 us a token instead of 10). Always, so that sums are the same.
 template <class P>
 void StepWith(const StepRun& run) {
   StepHead step = run.head;
+  const int64_t floats = step.F * step.V, heads = (kAheadFloats + floats - 1) / floats;
   for (int64_t j = 0; j < run.heads; ++j) {
+    step.ahead = step.S;
+    if (j + heads < run.heads)
+      step.ahead += heads * floats;
+    else if (run.next)
+      step.ahead = run.next + std::max<int64_t>(0, j + heads - run.heads) * floats;
     if (run.beta) step.beta = run.beta[j * run.beta_stride];
     step.backwards = (run.first + j) % 2 == 1;
     StepOne<P>(step);
     step.v += run.v_stride, step.g += run.g_stride, step.o += run.o_stride;
-    step.S += step.F * step.V, step.z += step.F;
+    step.S += floats, step.z += step.F;
     if ((j + 1) % run.group == 0) step.Q += step.F, step.K += step.F;
   }
 }
@@ -245,6 +260,7 @@ struct StepCall {
     scale = static_cast<float>(ScaleOf(mixer, in.options, in.q.shape[2]));
   }
   StepRun RunFor(int64_t i, int64_t j) const;
+  const float* StateAfter(int64_t i, int64_t h) const;
   void Heads(int64_t i, int64_t begin, int64_t end) const;
 
   const Mixer& mixer;
@@ -271,6 +287,14 @@ StepRun StepCall::RunFor(int64_t i, int64_t j) const {
   return run;
 }
 
+// What a thread comes to when sequence i is done up to key head h; null: nothing.
+const float* StepCall::StateAfter(int64_t i, int64_t h) const {
+  const int64_t end = in.share.whole() ? in.q.shape[1] : in.share.end;
+  if (h == end) h = in.share.whole() ? 0 : in.share.begin, ++i;
+  if (i == in.q.shape[0]) return nullptr;
+  return in.state[i] + h * (in.v.shape[1] / in.q.shape[1]) * F * in.v.shape[2];
+}
+
 // One token of the key heads [begin, end) of sequence i, for all their value heads.
 void StepCall::Heads(int64_t i, int64_t begin, int64_t end) const {
   alignas(64) float Q[kStepFeatures], K[kStepFeatures], a[kStepFeatures];
@@ -282,6 +306,7 @@ void StepCall::Heads(int64_t i, int64_t begin, int64_t end) const {
     StepRun run = RunFor(i, h * group);
     run.head.Q = Q, run.head.K = K, run.head.a = a;
     run.heads = count * group;
+    run.next = StateAfter(i, h + count);
     HWY_DYNAMIC_DISPATCH(StepValueHeads)(mixer.decay, mixer.write, run);
   }
 }
