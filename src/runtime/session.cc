@@ -288,6 +288,7 @@ void Session::StepShare(const StepTokens& read, int thread, int team) {
     layer.Finish(r);
   }
   model_.Head(r, thread, team, row_outputs_.data());
+  if (team > 1) barrier_.Wait(team);  // here and not where OpenMP's team ends, which spins for long
 }
 
 }  // namespace linattn
