@@ -31,7 +31,8 @@ class Attention {
   Matrix Forward(const Matrix& x) const {
     Matrix q = Project(x, "q_proj"), v = Project(x, "v_proj"), k;
     if (p_.key_channels() > 0) k = Project(x, "k_proj");
-    if (p_.conv_size > 0) q = Convolved(q, "q"), k = Convolved(k, "k"), v = Convolved(v, "v");
+    if (p_.conv_size > 0) q = Convolved(q, "q"), v = Convolved(v, "v");
+    if (p_.conv_size > 0 && p_.key_channels() > 0) k = Convolved(k, "k");
     if (p_.map_dim > 0) q = Mapped(q, "feature_map_q"), k = Mapped(k, "feature_map_k");
     if (p_.rope_theta > 0) q = Rotated(q), k = Rotated(k);
     if (p_.key_channels() == 0) k = q;
