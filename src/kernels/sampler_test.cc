@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "kernels/logistic_mixture.h"
+#include "kernels/simd_testing.h"
 
 namespace linattn {
 namespace {
@@ -123,7 +124,7 @@ int64_t PlainDraw(const std::vector<float>& logits, const SamplerOptions& o, dou
   return symbols.back().second;
 }
 
-TEST(Sampler, DrawsAsSortingAllWould) {
+void ExpectDrawsOfSorting() {
   std::vector<float> logits(1500);
   Random values(3), random(5), same(5);
   // Many of equal size, as bfloat16 outputs have them.
@@ -131,11 +132,13 @@ TEST(Sampler, DrawsAsSortingAllWould) {
   SamplerScratch scratch;
   for (const SamplerOptions& o : std::vector<SamplerOptions>{
            {}, {0.5}, {1, 40}, {1, 1}, {1, 0, 0.9}, {2, 0, 0.5}, {1, 100, 0.7}, {1, 0, 1e-9}}) {
-    for (int i = 0; i < 100; ++i)
+    for (int i = 0; i < 30; ++i)
       ASSERT_EQ(SampleCategorical(logits, o, random, scratch), PlainDraw(logits, o, same.Uniform()))
           << i << " " << o.temperature << " " << o.top_k << " " << o.top_p;
   }
 }
+
+TEST(Sampler, DrawsAsSortingAllWould) { OnEveryTarget(ExpectDrawsOfSorting); }
 
 TEST(Sampler, RefusesLogitsThatAreNotFinite) {  // C7
   Random random(1);
