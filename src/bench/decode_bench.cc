@@ -142,6 +142,14 @@ bool AllStates(const PackedModel& model) {
   return true;
 }
 
+// Mixer::flops counts lsh with its default options.
+double LshShare(const Mixer& mixer, const ModelConfig& c) {
+  const LshOptions usual;
+  return mixer.name != "lsh" ? 1
+                             : static_cast<double>(c.lsh_rounds * c.lsh_chunk) /
+                                   static_cast<double>(usual.rounds * usual.chunk);
+}
+
 // Of one mixer, for the token behind `position` others of one sequence.
 Work MixerWork(const PackedModel& model, int64_t layer, int64_t position) {
   const ModelConfig& c = model.config();
@@ -152,7 +160,7 @@ Work MixerWork(const PackedModel& model, int64_t layer, int64_t position) {
     return mixer.flops(dims, true);
   };
   Work work;
-  work.f32 = flops(position + 1) - flops(position);
+  work.f32 = (flops(position + 1) - flops(position)) * LshShare(mixer, c);
   if (mixer.family == Family::kState) {
     work.state_footprint = 4.0 * static_cast<double>(StateFloats(c, layer, 0));
     work.state_bytes = 2 * work.state_footprint;
@@ -189,7 +197,8 @@ Work StepWork(const PackedModel& model, const DecodeSetting& s, int64_t position
     } else {
       MixerDims dims = StateDimsOf(model.config(), layer);
       dims.B = s.batch, dims.T = dims.S = position + 1;
-      work.f32 += model.mixer(layer).flops(dims, true);
+      const Mixer& mixer = model.mixer(layer);
+      work.f32 += mixer.flops(dims, true) * LshShare(mixer, model.config());
     }
   }
   return work;
@@ -309,8 +318,13 @@ DecodeTiming MeasureDecode(const PackedModel& model, const DecodeSetting& s,
   return timing;
 }
 
-ModelConfig BenchConfig(const std::string& model, const std::string& mixer, WeightType weights) {
+ModelConfig BenchConfig(const std::string& model, const std::string& mixer, WeightType weights,
+                        int64_t length) {
   ModelConfig config = NamedConfig(model, mixer);
+  while (config.max_len < length) {
+    config.height *= 2, config.width *= 2;
+    config.max_len = config.height * config.width * config.channels;
+  }
   config.cache_dtype = weights == WeightType::kFloat32 ? "f32" : "bf16";
   return config;
 }
@@ -322,7 +336,8 @@ PackedModel RandomModel(const ModelConfig& config, WeightType weights) {
 namespace {
 
 PackedModel MakeModel(const DecodeOptions& o, WeightType weights) {
-  if (IsNamed(o.model)) return RandomModel(BenchConfig(o.model, o.mixer, weights), weights);
+  if (IsNamed(o.model))
+    return RandomModel(BenchConfig(o.model, o.mixer, weights, o.length), weights);
   const ModelFile file = LoadModel(o.model);
   return PackedModel(file.config, file.tensors, weights);
 }

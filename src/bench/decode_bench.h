@@ -26,8 +26,10 @@ struct DecodeOptions {
   bool quick = false;
 };
 
-// A named size, whose keys and values are kept in bfloat16 unless the weights are float32.
-ModelConfig BenchConfig(const std::string& model, const std::string& mixer, WeightType weights);
+// A named size, whose keys and values are kept in bfloat16 unless the weights are float32; its
+// pictures become as large as `length` tokens need.
+ModelConfig BenchConfig(const std::string& model, const std::string& mixer, WeightType weights,
+                        int64_t length = 0);
 PackedModel RandomModel(const ModelConfig& config, WeightType weights);
 
 // What one setting took.

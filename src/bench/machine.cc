@@ -28,6 +28,7 @@ double CacheBytes(int name, double otherwise) {
 
 Machine Measure(int threads) {
   Machine machine;
+  MeasureFmaPeak();  // threads that have just started may still share a core
   machine.peak = MeasureMachinePeak(threads);
   machine.l2_bytes = threads * CacheBytes(_SC_LEVEL2_CACHE_SIZE, 1 << 20);
   machine.l3_bytes = CacheBytes(_SC_LEVEL3_CACHE_SIZE, 1 << 25);

@@ -26,8 +26,8 @@ Examples:
 Figure 1 of Katharopoulos et al. 2020: time and memory of one sequence against its length, for a forward pass and for
 training (forward and backward), one attention layer. bytes: what the process's resident memory grew by, from before
 the inputs were made to the largest it was (inputs, outputs, gradients, scratch); arrays and scratch alone are
-"array_bytes" and "scratch_bytes". Where all heads would take too long, fewer are run, and time and bytes are scaled:
-"heads_run" says how many. softmax is blocked: unlike the paper's, it never holds the matrix of scores.)";
+"array_bytes" and "scratch_bytes". Where all heads would take too long, fewer are run ("heads_run"), and their time and
+arrays are scaled. softmax is blocked: unlike the paper's, it never holds the matrix of scores.)";
 
 struct Point {
   int64_t tokens = 0, heads = 0, array_bytes = 0, scratch_bytes = 0;
@@ -60,8 +60,10 @@ class Measurement {
         mixer_.backward(problem.in, problem.out, problem.grad, scratch.get());
     };
     const double first = SecondsOf(run);
-    point.bytes = scale * static_cast<double>(PeakMemoryBytes() - before);
     point.array_bytes = BytesOf(problem), point.scratch_bytes = scratch.bytes();
+    // Arrays grow with the heads; scratch belongs to a thread.
+    point.bytes = static_cast<double>(PeakMemoryBytes() - before) +
+                  (scale - 1) * static_cast<double>(point.array_bytes);
     Timing timing{.median_s = first, .spread = 0, .rounds = 1};
     if (first < o_.seconds) timing = TimeInTurns({{run, nullptr}}, o_.seconds, 3, output_.check)[0];
     point.seconds = scale * timing.median_s, point.spread = timing.spread;

@@ -33,7 +33,8 @@ double ErrorOf(const Array& fast, const std::vector<double>& reference) {
   for (size_t i = 0; i < reference.size(); ++i) {
     const int64_t t = static_cast<int64_t>(i) / channels, c = static_cast<int64_t>(i) % channels;
     const double difference = std::abs(*fast.At<float>(0, t, 0, c) - reference[i]);
-    if (!(difference <= worst)) worst = difference;  // NaN stays
+    if (std::isnan(difference)) return std::numeric_limits<double>::infinity();
+    worst = std::max(worst, difference);
     largest = std::max(largest, std::abs(reference[i]));
   }
   return largest > 0 ? worst / largest : worst;
@@ -121,7 +122,7 @@ void CopyHead(const Array& from, int64_t T, std::vector<double>& to) {
 void CopyHead(const MixerProblem<float>& from, int64_t T, MixerProblem<double>& to) {
   CopyHead(from.in.q, T, to.q), CopyHead(from.in.k, T, to.k), CopyHead(from.in.v, T, to.v);
   CopyHead(from.in.g, T, to.g), CopyHead(from.in.beta, T, to.beta);
-  if (from.grad.d_o.present()) CopyHead(from.grad.d_o, T, to.d_o);
+  if (!to.d_o.empty()) CopyHead(from.grad.d_o, T, to.d_o);
 }
 
 }  // namespace

@@ -8,7 +8,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <fstream>
 #include <memory>
+#include <string>
 
 namespace linattn {
 namespace {
@@ -118,7 +120,7 @@ Tensor Attend(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& h
   return q.matmul(k.transpose(-1, -2)).masked_fill(hidden, -INFINITY).softmax(-1).matmul(v);
 }
 
-// Whole rows of scores; a head at a time where all heads' would take too much memory.
+// Whole rows of scores.
 Tensor SoftmaxForward(const Mixer& mixer, const MixerOptions& options, const Inputs& x) {
   const int64_t T = x.q.size(1), H = x.q.size(2);
   const Tensor q = (x.q * ScaleOf(mixer, x.q)).transpose(1, 2);
@@ -126,7 +128,7 @@ Tensor SoftmaxForward(const Mixer& mixer, const MixerOptions& options, const Inp
   std::vector<Tensor> hidden, heads;
   for (int64_t h = 0; h < (mixer.name == "sparse" ? 2 : 1); ++h)
     hidden.push_back(Hidden(mixer, options, T, h));
-  if (T <= 4096 && hidden.size() == 1) return Attend(q, k, v, hidden[0]).transpose(1, 2);
+  if (hidden.size() == 1) return Attend(q, k, v, hidden[0]).transpose(1, 2);
   for (int64_t h = 0; h < H; ++h)
     heads.push_back(Attend(q.select(1, h), k.select(1, h), v.select(1, h),
                            hidden[static_cast<size_t>(h) % hidden.size()]));
@@ -136,6 +138,25 @@ Tensor SoftmaxForward(const Mixer& mixer, const MixerOptions& options, const Inp
 double ErrorOf(const Tensor& theirs, const Tensor& ours) {
   const Tensor part = ours.slice(1, 0, theirs.size(1));
   return ((theirs - part).abs().max() / part.abs().max()).item<double>();
+}
+
+// Tokens whose scores, of which autograd keeps three matrices, take no more than 128 MB.
+int64_t TokensOfScores(const bench::Shape& shape, Pass pass) {
+  int64_t T = shape.T;
+  const int64_t matrices = pass == Pass::kBackward ? 3 : 1;
+  while (4 * matrices * shape.B * shape.H * T * T > int64_t{1} << 27) T /= 2;
+  return T;
+}
+
+// The library of matrix products that LibTorch has loaded: its speed is most of a ratio.
+std::string BlasName() {
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    const size_t name = line.rfind('/') + 1;
+    for (const char* library : {"mkl", "openblas", "blis", "blas"})
+      if (line.find(library, name) != std::string::npos) return line.substr(name);
+  }
+  return "unknown";
 }
 
 // What a baseline owns.
@@ -155,6 +176,13 @@ Baseline WholeSequence(const Mixer& mixer, Pass pass, const MixerProblem<float>&
   Baseline baseline;
   baseline.how = state ? fmt::format("chunkwise, chunks of {}", kChunk)
                        : "masked products and softmax, whole rows";
+  const int64_t T = p.shape.T, most = state ? T : TokensOfScores(p.shape, pass);
+  if (most < T) {
+    baseline.how += fmt::format(", T={} scaled", most);
+    const double times = static_cast<double>(T) / static_cast<double>(most);
+    baseline.scale = times * times;
+    for (Tensor* x : run->in.Given()) *x = x->slice(1, 0, most);
+  }
   if (pass == Pass::kForward) {
     baseline.run = [run, forward] {
       const at::NoGradGuard guard;
@@ -163,19 +191,9 @@ Baseline WholeSequence(const Mixer& mixer, Pass pass, const MixerProblem<float>&
     baseline.error = [run, o = p.out.o] { return ErrorOf(run->o, View(o)); };
     return baseline;
   }
-  run->d_o = View(p.grad.d_o);
-  const int64_t T = p.shape.T;
-  // Autograd keeps three matrices of scores.
-  int64_t most = T;
-  while (!state && 12 * p.shape.B * p.shape.H * most * most > int64_t{2} << 30) most /= 2;
-  if (most < T) {
-    baseline.how += fmt::format(", T={} scaled", most);
-    const double times = static_cast<double>(T) / static_cast<double>(most);
-    baseline.scale = times * times;
-    run->d_o = run->d_o.slice(1, 0, most);
-  }
+  run->d_o = View(p.grad.d_o).slice(1, 0, most);
   for (Tensor* x : run->in.Given()) {
-    *x = x->slice(1, 0, most).detach().clone().requires_grad_(true);
+    *x = x->detach().clone().requires_grad_(true);
     run->leaves.push_back(*x);
   }
   run->o = forward();
@@ -262,7 +280,9 @@ Baseline LibTorchBaseline(const Mixer& mixer, Pass pass, const MixerProblem<floa
                          ? mixer.feature_map == "elu1" || mixer.feature_map == "identity"
                          : mixer.name == "softmax" || (mixer.name == "sparse" && !steps);
   if (!plain) return {.how = "none: it has no plain form"};
-  return steps ? OneStep(mixer, *steps) : WholeSequence(mixer, pass, problem);
+  Baseline baseline = steps ? OneStep(mixer, *steps) : WholeSequence(mixer, pass, problem);
+  baseline.how += "; " + BlasName();
+  return baseline;
 }
 
 }  // namespace linattn
