@@ -19,23 +19,28 @@ namespace {
 
 constexpr int64_t kChannels = 32;  // K = V
 
+void Normalise(std::vector<double>& row) {
+  double sum = 0;
+  for (const double x : row) sum += x * x;
+  for (double& x : row) x /= std::sqrt(sum);
+}
+
 // Unit rows; any two keys have about `similarity` as their cosine.
 std::vector<float> UnitRows(int64_t rows, double similarity, Random& random) {
-  std::vector<double> shared(kChannels);
-  const auto fill = [&](std::vector<double>& row) {
-    double sum = 0;
-    for (double& x : row) x = random.Normal(), sum += x * x;
-    for (double& x : row) x /= std::sqrt(sum);
+  const auto draw = [&] {
+    std::vector<double> row(kChannels);
+    for (double& x : row) x = random.Normal();
+    Normalise(row);
+    return row;
   };
-  fill(shared);
+  const std::vector<double> shared = draw();
   std::vector<float> all;
-  std::vector<double> own(kChannels);
   for (int64_t i = 0; i < rows; ++i) {
-    fill(own);
-    for (int64_t j = 0; j < kChannels; ++j) {
-      all.push_back(static_cast<float>(std::sqrt(similarity) * shared[j] +
-                                       std::sqrt(1 - similarity) * own[j]));
-    }
+    std::vector<double> row = draw();
+    for (int64_t j = 0; j < kChannels; ++j)
+      row[j] = std::sqrt(similarity) * shared[j] + std::sqrt(1 - similarity) * row[j];
+    Normalise(row);
+    all.insert(all.end(), row.begin(), row.end());
   }
   return all;
 }
@@ -65,11 +70,12 @@ std::vector<float> ReadSoftmax(const Mixer& mixer, Items& items, std::vector<flo
 }
 
 // Writes all items, then reads o = S^T phi(q), or that over phi(q).z, from the final state.
-std::vector<float> ReadState(const Mixer& mixer, Items& items, std::vector<float>& keys) {
+std::vector<float> ReadState(const Mixer& mixer, Items& items, std::vector<float>& keys,
+                             float strength) {
   const FeatureMap& map = FeatureMapByName(mixer.feature_map);
   const int64_t D = items.D, F = map.Features(kChannels);
   const float hold = mixer.fixed_decay ? static_cast<float>(mixer.fixed_decay(7, 8)) : 0.0f;
-  std::vector<float> g(D * F, hold), beta(D, 1.0f), S(F * kChannels), z(F), o(D * kChannels);
+  std::vector<float> g(D * F, hold), beta(D, strength), S(F * kChannels), z(F), o(D * kChannels);
   MixerInputs in;
   in.q = in.k = MakeArray(keys.data(), {1, D, 1, kChannels});
   in.v = MakeArray(items.values.data(), {1, D, 1, kChannels});
@@ -102,15 +108,8 @@ double Cosine(const float* a, const float* b) {
   return ab / std::sqrt(aa * bb + 1e-30);
 }
 
-// The share of keys whose own value is the nearest to what was read. A normalised mixer reads a
-// mean of all values; what all answers have in common tells nothing, so it is taken off.
-double Accuracy(const Items& items, std::vector<float> o) {
-  for (int64_t c = 0; c < kChannels; ++c) {
-    double mean = 0;
-    for (int64_t i = 0; i < items.D; ++i) mean += o[i * kChannels + c] / items.D;
-    for (int64_t i = 0; items.D > 2 && i < items.D; ++i)
-      o[i * kChannels + c] -= static_cast<float>(mean);
-  }
+// The share of keys whose own value is, of all stored ones, the nearest to what was read.
+double Accuracy(const Items& items, const std::vector<float>& o) {
   int64_t right = 0;
   for (int64_t i = 0; i < items.D; ++i) {
     int64_t best = 0;
@@ -124,24 +123,40 @@ double Accuracy(const Items& items, std::vector<float> o) {
   return static_cast<double>(right) / static_cast<double>(items.D);
 }
 
-// The best of several lengths of keys, as a trained projection would have found it: softmax and
-// exponential features are as sharp as their inputs are long.
-double BestAccuracy(const Mixer& mixer, int64_t D, double similarity, int64_t trials,
-                    uint64_t seed) {
+double MeanAccuracy(const Mixer& mixer, const std::vector<Items>& trials, float length,
+                    float strength) {
+  double sum = 0;
+  for (Items items : trials) {
+    std::vector<float> keys = items.keys;
+    for (float& x : keys) x *= length;
+    sum +=
+        Accuracy(items, mixer.family == Family::kCache ? ReadSoftmax(mixer, items, keys)
+                                                       : ReadState(mixer, items, keys, strength));
+  }
+  return sum / static_cast<double>(trials.size());
+}
+
+// The best of several lengths of keys and, of the delta rule, write strengths, as trained
+// projections would have found them: softmax and exponential features are as sharp as their inputs
+// are long.
+double BestAccuracy(const Mixer& mixer, const std::vector<Items>& trials) {
   double best = 0;
-  for (const double length : {1.0, 3.0, 9.0, 27.0}) {
-    double sum = 0;
-    for (int64_t trial = 0; trial < trials; ++trial) {
-      Random random(seed, static_cast<uint64_t>(trial * 100'000 + D));
-      Items items{D, UnitRows(D, similarity, random), UnitRows(D, 0, random)};
-      std::vector<float> keys = items.keys;
-      for (float& x : keys) x *= static_cast<float>(length);
-      sum += Accuracy(items, mixer.family == Family::kCache ? ReadSoftmax(mixer, items, keys)
-                                                            : ReadState(mixer, items, keys));
+  for (const float length : {1.0f, 3.0f, 9.0f, 27.0f}) {
+    for (const float strength : {1.0f, 0.5f, 0.2f}) {
+      if (strength < 1 && mixer.write != Write::kDelta) continue;
+      best = std::max(best, MeanAccuracy(mixer, trials, length, strength));
     }
-    best = std::max(best, sum / static_cast<double>(trials));
   }
   return best;
+}
+
+std::vector<Items> Draw(int64_t D, double similarity, int64_t trials, uint64_t seed) {
+  std::vector<Items> drawn;
+  for (int64_t trial = 0; trial < trials; ++trial) {
+    Random random(seed, static_cast<uint64_t>(trial * 100'000 + D));
+    drawn.push_back({D, UnitRows(D, similarity, random), UnitRows(D, 0, random)});
+  }
+  return drawn;
 }
 
 std::vector<const Mixer*> Compared() {
@@ -178,8 +193,8 @@ LabResult RunRetrieval(const LabOptions& options) {
     for (const Mixer* mixer : mixers) {
       Series series{std::string(mixer->name), {}, true};
       for (const int64_t D : counts) {
-        series.points.emplace_back(D,
-                                   100 * BestAccuracy(*mixer, D, similarity, trials, options.seed));
+        series.points.emplace_back(
+            D, 100 * BestAccuracy(*mixer, Draw(D, similarity, trials, options.seed)));
       }
       if (options.progress)
         options.progress(++done, 2 * std::ssize(mixers), std::string(mixer->name));
@@ -202,15 +217,16 @@ LabResult RunRetrieval(const LabOptions& options) {
                                "Share of keys whose own value is the nearest to what is read."});
   }
   result.paragraph = fmt::format(
-      "Keys and values of {0} channels, one head, nothing trained, gates open (retention: its "
-      "slowest head), the best of four "
-      "lengths of keys. A state of {0} features holds about {0} independent directions: a sum of "
-      "products is noisy long before, "
-      "the delta rule, which takes off what a key already reads, stays exact up to about that "
-      "number and then overwrites. "
-      "Softmax keeps every key and separates them all. {1} Open gates make gated_delta and kda "
-      "equal delta, and gla equal "
-      "simple_gla: a gate buys room by forgetting, which exact lookup never wants.",
+      "Keys and values of {} channels, one head, nothing trained, gates open (retention: its "
+      "slowest "
+      "head), the best of four lengths of keys and three strengths of writing. {} Softmax keeps "
+      "every "
+      "key. Every fixed state overflows at about as many random keys as it has channels; elu+1 and "
+      "random features are positive, so any two keys overlap and the answer is a mean of many "
+      "values. What similar keys share drowns what tells them apart: in one pass the delta rule, "
+      "which first takes off what a key already reads, saves only a part of it. A trained model "
+      "would learn keys that are not similar. Open gates make gated_delta and kda equal delta, and "
+      "gla equal simple_gla: a gate buys room by forgetting, which exact lookup never wants.",
       kChannels, fmt::join(sentences, " "));
   result.figures = figures.dump(1);
   return result;
