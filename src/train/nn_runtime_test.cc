@@ -4,6 +4,7 @@
 
 #include <map>
 
+#include "base/error.h"
 #include "kernels/mixer.h"
 #include "nn/loss.h"
 #include "nn/transformer.h"
@@ -118,6 +119,76 @@ TEST(NnAndRuntime, RaggedBatchesAndHandedOnStatesAgree) {
       EXPECT_LT(Worst(session.outputs(b), want[b]), kBound) << "length " << lengths[b];
     }
   }
+}
+
+// Of speech: frames in, an encoder of any mixer in both styles. Shorter sequences have masked rows
+// behind them there, and stand alone here.
+TEST(NnAndRuntime, EncodersOfFramesAgreeForEveryMixer) {
+  const std::vector<int64_t> lengths = {1, 5, 10, 24};
+  for (auto [name, c] : AllModels()) {
+    SCOPED_TRACE(name);
+    c.task = "speech", c.input_features = 5, c.subsample = 3, c.sample_rate = 8000;
+    c.causal = false, c.position = "sinusoidal", c.window = 0;
+    torch::manual_seed(4);
+    Transformer model(c);
+    model.SetTraining(false);
+    const PackedModel packed = Exported(model);
+    FullPass pass(packed);
+    torch::NoGradGuard no_grad;
+    const auto B = static_cast<int64_t>(lengths.size()), T = lengths.back();
+    const Tensor frames = at::randn({B, T, c.row_width()});
+    const Tensor mask = at::arange(T, at::kLong).unsqueeze(0).lt(at::tensor(lengths).unsqueeze(1));
+    const Tensor want = model.Forward(frames, &mask);
+    for (int64_t b = 0; b < B; ++b) {
+      const Tensor alone = frames[b].narrow(0, 0, lengths[b]).contiguous();
+      const std::span<const float> rows(alone.data_ptr<float>(),
+                                        static_cast<size_t>(alone.numel()));
+      EXPECT_LT(Worst(pass.RunFrames(rows, 1), want[b].narrow(0, 0, lengths[b])), kBound)
+          << "length " << lengths[b];
+    }
+    // Both ends of a sequence are seen from its middle.
+    Tensor changed = frames.clone();
+    changed[3][0].add_(1), changed[2][9].add_(1);
+    const Tensor moved = (model.Forward(changed, &mask) - want).abs().sum(-1);
+    EXPECT_GT(moved[3][12].item<float>(), 0);
+    EXPECT_GT(moved[2][4].item<float>(), 0);
+    EXPECT_EQ(moved[1].narrow(0, 0, 5).max().item<float>(), 0);
+  }
+}
+
+TEST(NnAndRuntime, AStreamOfFramesIsTheWholePass) {
+  ModelConfig c = Text("gated_delta,linear", "modern");
+  c.task = "speech", c.input_features = 5, c.subsample = 2, c.sample_rate = 8000;
+  torch::manual_seed(5);
+  Transformer model(c);
+  model.SetTraining(false);
+  const PackedModel packed = Exported(model);
+  torch::NoGradGuard no_grad;
+  const Tensor frames = at::randn({1, 30, c.row_width()});
+  const Tensor want = model.Forward(frames);
+  Session session(packed, 2);
+  for (int64_t t = 0; t < 30; ++t) {
+    const Tensor row = frames[0][t].contiguous();
+    session.StepFrames(std::vector<int64_t>{1},
+                       {row.data_ptr<float>(), static_cast<size_t>(row.numel())});
+    EXPECT_LT(Worst(session.outputs(1), want[0][t]), kBound) << t;
+  }
+}
+
+TEST(NnAndRuntime, LstmsAreForTrainingOnly) {
+  ModelConfig c = Text("linear", "lstm");
+  c.task = "speech", c.input_features = 5, c.sample_rate = 8000, c.causal = false;
+  Transformer model(c);
+  model.SetTraining(false);
+  const Tensor frames = at::randn({2, 9, c.row_width()});
+  const Tensor mask = at::arange(9, at::kLong).unsqueeze(0).lt(at::tensor({4, 9}).unsqueeze(1));
+  const Tensor padded = model.Forward(frames, &mask);
+  const Tensor alone = model.Forward(frames.narrow(0, 0, 1).narrow(1, 0, 4));
+  EXPECT_LT((padded[0].narrow(0, 0, 4) - alone[0]).abs().max().item<double>(), 1e-5);
+  padded.sum().backward();
+  for (const auto& [name, tensor] : model.NamedParameters())
+    EXPECT_TRUE(tensor.grad().defined()) << name;
+  EXPECT_THROW(Exported(model), Error);
 }
 
 }  // namespace
