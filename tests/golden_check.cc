@@ -174,7 +174,8 @@ class MixerRun {
                    .state = blocks.data(),
                    .length = lengths.data(),
                    .capacity = dims.T,
-                   .options = in_.options});
+                   .options = in_.options,
+                   .share = {}});
     }
     Compare({"o"}, tolerance, worst, "step ");
     if (mixer_.family == Family::kCache) return;

@@ -58,7 +58,8 @@ std::filesystem::path ProgramPath() { return OwnPath().parent_path() / kProgram;
 bool IsTraining(int argc, char** argv) {
   const std::string_view verb = argv[0], second = argc > 1 ? argv[1] : "";
   if (verb == "bench") return second == "train" || (second == "kernels" && HasTrainingProgram());
-  return verb == "train" || verb == "export" || verb == "compare";
+  return std::any_of(std::begin(kVerbs), std::end(kVerbs),
+                     [&](const auto& of) { return of.first == verb; });
 }
 
 }  // namespace
@@ -69,8 +70,7 @@ void DispatchTraining(int argc, char** argv) {
   std::vector<std::string> common;  // options before the verb go behind it
   for (int i = 1; i < argc; ++i) {
     const std::string_view argument = argv[i];
-    if (std::any_of(std::begin(kVerbs), std::end(kVerbs),
-                    [&](const auto& verb) { return verb.first == argument; })) {
+    if (IsTraining(argc - i, argv + i)) {
       std::vector<std::string> arguments(argv + i, argv + argc);
       arguments.insert(arguments.end(), common.begin(), common.end());
       Execute(std::move(arguments));

@@ -133,12 +133,18 @@ TEST(ResidualNormTest, MatchesTheDefinition) {
       const auto fast = RunFast(c);
       const auto ref = RunReference(c);
       const double rounded = c.narrow ? 4e-3 : 2e-6;  // 2^-8 of the largest
-      if (c.delta) EXPECT_LT(WorstError(fast.sum, ref.sum), 1e-7);
+      if (c.delta) {
+        EXPECT_LT(WorstError(fast.sum, ref.sum), 1e-7);
+      }
       EXPECT_LT(WorstError(fast.y, ref.y), rounded);
       EXPECT_LT(WorstError(fast.d_x, ref.d_x), 3e-6);
-      if (c.delta) EXPECT_LT(WorstError(fast.d_delta, ref.d_x), rounded);
+      if (c.delta) {
+        EXPECT_LT(WorstError(fast.d_delta, ref.d_x), rounded);
+      }
       EXPECT_LT(WorstError(fast.d_weight, ref.d_weight), 3e-6);
-      if (c.centred) EXPECT_LT(WorstError(fast.d_bias, ref.d_bias), 3e-6);
+      if (c.centred) {
+        EXPECT_LT(WorstError(fast.d_bias, ref.d_bias), 3e-6);
+      }
     }
   });
 }

@@ -173,9 +173,9 @@ TEST_F(ContinuationTest, RepetitionIsPenalised) {
 }
 
 TEST_F(ContinuationTest, BadOptionsAndOutputsAreNamed) {  // C7
-  EXPECT_THAT(MessageOf([&] { Continuation(model_, {.repetition_penalty = 0}); }),
+  EXPECT_THAT(MessageOf([&] { Continuation(model_, {.sampler = {}, .repetition_penalty = 0}); }),
               HasSubstr("penalty must be above 0"));
-  EXPECT_THAT(MessageOf([&] { Continuation(model_, {.repetition_window = -1}); }),
+  EXPECT_THAT(MessageOf([&] { Continuation(model_, {.sampler = {}, .repetition_window = -1}); }),
               HasSubstr("window"));
   EXPECT_THAT(MessageOf([&] { Continuation(model_, {.sampler = {}, .label = 1}); }), HasSubstr("class"));
   const ModelConfig images = SmallImages();
