@@ -106,7 +106,7 @@ struct StepInputs {
   int64_t capacity = 0;        // tokens that a block has room for (cache mixers)
   MixerOptions options;
   // Not whole: inputs have passed CheckStep, and the call starts no threads. Mixer::shares_steps only.
-  HeadShare share;
+  HeadShare share = {};
 };
 
 // Error bounds of the fast functions in float32, as max|x - ref| / max|ref|, with their reason.
