@@ -400,7 +400,7 @@ TEST_F(CliTest, BenchDecodePrintsARowADtypeAndBatch) {
   for (const std::string& model : {Images(), Text()}) {
     const Result bench =
         Run("bench decode --model " + model +
-            " --batch 1,3 --dtype f32,bf16,int8 --seconds 0.01 --threads 1 --json");
+            " --batch 1,3 --dtype f32,bf16,int8 --seconds 0.01 --threads 1 --quick --json");
     ASSERT_EQ(bench.status, 0) << bench.error;
     const auto rows = Rows(bench.out);
     ASSERT_EQ(rows.size(), 6u);
@@ -419,7 +419,7 @@ TEST_F(CliTest, BenchDecodePrintsARowADtypeAndBatch) {
       EXPECT_NEAR(row["sequences_per_second"].get<double>() * seconds, batch, 1e-6);
     }
   }
-  const Result table = Run("bench decode fashion-small --mixer gla --seconds 0.01");
+  const Result table = Run("bench decode fashion-small --mixer gla --seconds 0.01 --quick");
   EXPECT_THAT(table.out, AllOf(HasSubstr("6 layers of gla"), HasSubstr("measured now"),
                                HasSubstr("s/sequence")));
   EXPECT_EQ(Run("bench decode --dtype f8").status, 2);
@@ -430,7 +430,7 @@ TEST_F(CliTest, BenchDecodePrintsARowADtypeAndBatch) {
 TEST_F(CliTest, BenchKernelsMemoryAndPaperPrintTheirRows) {
   const Result kernels =
       Run("bench kernels --mixer linear,lsh --B 2 --H 2 --T 130 --K 16 --V 8 "
-          "--seconds 0.01 --threads 1 --json");
+          "--seconds 0.01 --threads 1 --quick --json");
   ASSERT_EQ(kernels.status, 0) << kernels.error;
   const auto rows = Rows(kernels.out);
   ASSERT_EQ(rows.size(), 6u);

@@ -399,6 +399,7 @@ void AddDecodeOptions(CLI::App& verb, DecodeOptions& o) {
 }
 
 void BenchDecode(const DecodeOptions& o, const Output& output) {
+  if (o.quick) MeasureMachineQuickly();
   RowPrinter printer(output, {{"batch", "batch", 5},
                               {"dtype", "dtype", -5},
                               {"tokens", "length", 6},

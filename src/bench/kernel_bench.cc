@@ -178,6 +178,7 @@ void AddKernelOptions(CLI::App& verb, KernelOptions& o) {
 void BenchKernels(const KernelOptions& given, const BaselineMaker& make_baseline,
                   const Output& output) {
   KernelOptions o = given;
+  if (o.quick) MeasureMachineQuickly();
   if (o.quick) o.seconds /= 8, o.shape.T = std::min<int64_t>(o.shape.T, 2048);
   const std::vector<const Mixer*> mixers = MixersByName(o.mixers);
   output.note(Describe(ThisMachine()));

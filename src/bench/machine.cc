@@ -26,10 +26,12 @@ double CacheBytes(int name, double otherwise) {
   return bytes > 0 ? static_cast<double>(bytes) : otherwise;
 }
 
+bool quickly = false;
+
 Machine Measure(int threads) {
   Machine machine;
-  MeasureFmaPeak();  // threads that have just started may still share a core
-  machine.peak = MeasureMachinePeak(threads);
+  if (!quickly) MeasureFmaPeak();  // threads that have just started may still share a core
+  machine.peak = MeasureMachinePeak(threads, quickly ? 0.1 : 1);
   machine.l2_bytes = threads * CacheBytes(_SC_LEVEL2_CACHE_SIZE, 1 << 20);
   machine.l3_bytes = CacheBytes(_SC_LEVEL3_CACHE_SIZE, 1 << 25);
   machine.cpu = CpuName();
@@ -57,6 +59,8 @@ const Machine& ThisMachine() {
   if (machine.peak.threads != threads) machine = Measure(threads);
   return machine;
 }
+
+void MeasureMachineQuickly() { quickly = true; }
 
 nlohmann::ordered_json ToJson(const Machine& m) {
   return {{"cpu", m.cpu},

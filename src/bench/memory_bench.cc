@@ -148,6 +148,7 @@ void AddMemoryOptions(CLI::App& verb, MemoryOptions& o) {
 
 void BenchMemory(const MemoryOptions& given, const Output& output) {
   MemoryOptions o = given;
+  if (o.quick) MeasureMachineQuickly();
   if (o.quick) o.longest = std::min<int64_t>(o.longest, 8192), o.seconds /= 8;
   Check(o.shortest <= o.longest, "bench", "--shortest must be at most --longest = {}, but is {}",
         o.longest, o.shortest);

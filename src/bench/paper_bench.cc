@@ -112,6 +112,7 @@ void AddPaperOptions(CLI::App& verb, PaperOptions& o) {
 }
 
 void BenchPaper(const PaperOptions& o, const Output& output) {
+  if (o.quick) MeasureMachineQuickly();
   output.note(Describe(ThisMachine()));
   for (const std::string& name : o.models) {
     output.note(
