@@ -5,6 +5,8 @@
 
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <string>
 
 #include "base/error.h"
 #include "model/layer.h"
@@ -82,15 +84,26 @@ TEST(ConfigTest, JsonRoundTripKeepsEveryField) {
   c.sparse_stride = 5, c.sparse_summary = 2, c.lsh_rounds = 1, c.lsh_buckets = 4, c.lsh_chunk = 6;
   c.cache_dtype = "bf16", c.lsh_seed = 8, c.feature_seed = 9;
   c.classes = 2, c.class_names = {"cat", "dog"};
-  c.input_features = 2, c.subsample = 3, c.sample_rate = 8000, c.unit_kind = "phonemes";
-  c.input_mean = {1, 2}, c.input_deviation = {3, 4}, c.units = {"", "a"}, c.blank = 1;
-  c.attn_conv_size = 4, c.block = "modern", c.causal = false, c.head = "categorical";
-  c.task = "text", c.position = "none", c.tied = true, c.norm_eps = 1e-6, c.vocab = 99;
-  c.dim = 24, c.mlp_dim = 50, c.heads = 4, c.head_dim = 5, c.value_dim = 7;
-  const Json json = ToJson(c), defaults = ToJson(ModelConfig());
-  for (const auto& [key, value] : json.items())
-    EXPECT_NE(value, defaults.at(key)) << key << " must be given another value here";
-  EXPECT_EQ(ToJson(ConfigFromJson(Json::parse(json.dump()))), json);
+  ModelConfig d;  // what c cannot have, or has as the defaults do
+  d.task = "speech", d.head = "categorical", d.position = "none", d.block = "modern";
+  d.causal = false, d.mixers = {"linear"}, d.vocab = 3, d.units = {"", "a", "b"}, d.blank = 1;
+  d.input_features = 2, d.subsample = 3, d.sample_rate = 8000, d.unit_kind = "phonemes";
+  d.input_mean = {1, 2}, d.input_deviation = {3, 4}, d.attn_conv_size = 4, d.norm_eps = 1e-6;
+  d.max_len = 9, d.dim = 24, d.mlp_dim = 50, d.heads = d.value_heads = 4, d.head_dim = 6;
+  d.value_dim = 7;
+  ModelConfig e;
+  e.task = "text", e.head = "categorical", e.position = "none", e.tied = true, e.vocab = 99;
+  e.mixers = {"softmax"}, e.max_len = 9;
+  const Json defaults = ToJson(ModelConfig());
+  std::set<std::string> seen;
+  for (const ModelConfig& config : {c, d, e}) {
+    const Json json = ToJson(config);
+    EXPECT_EQ(ToJson(ConfigFromJson(Json::parse(json.dump()))), json);
+    for (const auto& [key, value] : json.items())
+      if (value != defaults.at(key)) seen.insert(key);
+  }
+  for (const auto& [key, value] : defaults.items())
+    EXPECT_TRUE(seen.contains(key)) << key << " must have another value in one of them";
 }
 
 TEST(ConfigTest, JsonIsStrict) {
