@@ -19,21 +19,6 @@ constexpr double kLeft = 70, kEnd = 700, kTop = 40, kBase = 385;  // of the fiel
 constexpr std::array<const char*, 8> kColours = {"#0072B2", "#D55E00", "#009E73", "#CC79A7",
                                                  "#56B4E9", "#E69F00", "#000000", "#999933"};
 
-std::string Escape(const std::string& text) {
-  std::string escaped;
-  for (const char c : text) {
-    if (c == '&')
-      escaped += "&amp;";
-    else if (c == '<')
-      escaped += "&lt;";
-    else if (c == '>')
-      escaped += "&gt;";
-    else
-      escaped += c;
-  }
-  return escaped;
-}
-
 // One direction of the plot: values to pixels, and where its ticks are.
 class Scale {
  public:
@@ -91,7 +76,7 @@ class Scale {
 std::string Text(double x, double y, const char* anchor, const std::string& text, int size = 12) {
   return fmt::format(
       "<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"{}\" font-size=\"{}\">{}</text>\n", x, y,
-      anchor, size, Escape(text));
+      anchor, size, EscapeMarkup(text));
 }
 
 std::string Line(double x0, double y0, double x1, double y1, const char* colour) {
@@ -180,6 +165,21 @@ std::string Legend(const Plot& plot) {
 }
 
 }  // namespace
+
+std::string EscapeMarkup(std::string_view text) {
+  std::string escaped;
+  for (const char c : text) {
+    if (c == '&')
+      escaped += "&amp;";
+    else if (c == '<')
+      escaped += "&lt;";
+    else if (c == '>')
+      escaped += "&gt;";
+    else
+      escaped += c;
+  }
+  return escaped;
+}
 
 std::string SvgPlot(const Plot& plot) {
   Scale x(plot.x.log, kLeft, kEnd), y(plot.y.log, kBase, kTop);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -28,5 +29,8 @@ struct Plot {
 // than 4 series, whose names then stand beside the field. Colours tell 8 series apart, dashes 24
 // more. Throws Error if there is no point to show.
 std::string SvgPlot(const Plot& plot);
+
+// Text between the tags of SVG and HTML.
+std::string EscapeMarkup(std::string_view text);
 
 }  // namespace linattn

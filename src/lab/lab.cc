@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/plot.h"
 
 namespace linattn {
 namespace {
@@ -24,32 +25,17 @@ constexpr std::array kExperiments = {
     Experiment{"speech", "What does linear attention cost a speech recogniser?", RunSpeech},
 };
 
-std::string Escape(std::string_view text) {
-  std::string escaped;
-  for (const char c : text) {
-    if (c == '&')
-      escaped += "&amp;";
-    else if (c == '<')
-      escaped += "&lt;";
-    else if (c == '>')
-      escaped += "&gt;";
-    else
-      escaped += c;
-  }
-  return escaped;
-}
-
 std::string Section(const Experiment& experiment, const LabResult& result) {
-  std::string html =
-      fmt::format("<section id=\"{0}\">\n<h2>{0}</h2>\n<p><em>{1}</em></p>\n<p>{2}</p>\n",
-                  experiment.name, Escape(experiment.question), Escape(result.paragraph));
+  std::string html = fmt::format(
+      "<section id=\"{0}\">\n<h2>{0}</h2>\n<p><em>{1}</em></p>\n<p>{2}</p>\n", experiment.name,
+      EscapeMarkup(experiment.question), EscapeMarkup(result.paragraph));
   for (const LabPicture& picture : result.pictures) {
     html += fmt::format("<figure>{}<figcaption>{}</figcaption></figure>\n", picture.svg,
-                        Escape(picture.caption));
+                        EscapeMarkup(picture.caption));
   }
   return html +
          fmt::format("<details><summary>figures</summary><pre>{}</pre></details>\n</section>\n",
-                     Escape(result.figures));
+                     EscapeMarkup(result.figures));
 }
 
 }  // namespace
@@ -69,7 +55,7 @@ std::string LabPage(std::span<const std::pair<Experiment, LabResult>> results) {
   std::string body, contents;
   for (const auto& [experiment, result] : results) {
     contents += fmt::format("<li><a href=\"#{0}\">{0}</a>: {1}</li>\n", experiment.name,
-                            Escape(experiment.question));
+                            EscapeMarkup(experiment.question));
     body += Section(experiment, result);
   }
   return fmt::format(
