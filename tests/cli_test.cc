@@ -17,21 +17,18 @@
 #include "data/image_set.h"
 #include "kernels/mixer.h"
 #include "model/model_file.h"
+#include "program_testing.h"
 #include "runtime/reference_model.h"
 
 // The program `linattn`, as a user runs it.
 namespace linattn {
 namespace {
 
+using program_testing::Result;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 namespace fs = std::filesystem;
-
-struct Result {
-  int status = -1;
-  std::string out, error;
-};
 
 class CliTest : public ::testing::Test {
  protected:
@@ -61,12 +58,8 @@ class CliTest : public ::testing::Test {
 
   // Runs "linattn `arguments`", or a whole shell command in which $LINATTN is the program.
   static Result Shell(const std::string& command) {
-    const std::string out = Path("stdout"), error = Path("stderr");
-    const int raw = std::system(("LINATTN=" LINATTN_BIN "/linattn; { " + command + "; } >" + out +
-                                 " 2>" + error + " </dev/null")
-                                    .c_str());
-    return {WIFEXITED(raw) ? WEXITSTATUS(raw) : 128 + WTERMSIG(raw),
-            std::string(AsText(ReadFile(out))), std::string(AsText(ReadFile(error)))};
+    return program_testing::Shell("LINATTN=" LINATTN_BIN "/linattn; " + command,
+                                  directory_->path());
   }
   static Result Run(const std::string& arguments) { return Shell("$LINATTN " + arguments); }
 

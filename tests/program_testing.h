@@ -8,7 +8,9 @@
 #include <string>
 #include <vector>
 
-// Programs as their users run them, for tests that send signals to them.
+#include "base/file.h"
+
+// Programs as their users run them.
 namespace linattn::program_testing {
 
 // Starts `program`, what it prints going into `log` (mode "w": anew; "a": behind what is there),
@@ -24,6 +26,20 @@ inline pid_t Start(const char* program, const std::vector<std::string>& words,
   setenv("OMP_WAIT_POLICY", "passive", 1);
   execv(program, argv.data());
   _exit(127);
+}
+
+struct Result {
+  int status = -1;  // or 128 + the signal that ended it
+  std::string out, error;
+};
+
+// Runs a shell command without input; what it prints goes through files in `directory`.
+inline Result Shell(const std::string& command, const std::string& directory) {
+  const std::string out = directory + "/stdout", error = directory + "/stderr";
+  const int raw =
+      std::system(("{ " + command + "; } >" + out + " 2>" + error + " </dev/null").c_str());
+  return {WIFEXITED(raw) ? WEXITSTATUS(raw) : 128 + WTERMSIG(raw),
+          std::string(AsText(ReadFile(out))), std::string(AsText(ReadFile(error)))};
 }
 
 // Its exit status, or minus the signal that ended it.

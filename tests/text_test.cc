@@ -13,19 +13,16 @@
 #include "base/temporary_directory.h"
 #include "data/vocabulary.h"
 #include "model/model_file.h"
+#include "program_testing.h"
 #include "runtime/reference_model.h"
 
 // `linattn generate` and `eval` on text, as a user runs them.
 namespace linattn {
 namespace {
 
+using program_testing::Result;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-
-struct Result {
-  int status = -1;
-  std::string out, error;
-};
 
 class TextTest : public ::testing::Test {
  protected:
@@ -51,14 +48,9 @@ class TextTest : public ::testing::Test {
   }
   // A shell command in which $G is "linattn generate" and $B a model of bytes.
   static Result Shell(const std::string& command) {
-    const std::string out = Path("stdout"), error = Path("stderr");
-    const int raw =
-        std::system(("cd " + directory_->path() + "; L=" LINATTN_BIN "/linattn; G=\"$L " +
-                     "generate\"; B=bytes.safetensors; { " + command + "; } >" + out + " 2>" +
-                     error + " </dev/null")
-                        .c_str());
-    return {WIFEXITED(raw) ? WEXITSTATUS(raw) : 128 + WTERMSIG(raw), TextOf("stdout"),
-            TextOf("stderr")};
+    return program_testing::Shell("cd " + directory_->path() + "; L=" LINATTN_BIN "/linattn; " +
+                                      "G=\"$L generate\"; B=bytes.safetensors; " + command,
+                                  directory_->path());
   }
 
   static TemporaryDirectory* directory_;

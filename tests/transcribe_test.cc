@@ -13,18 +13,15 @@
 #include "data/audio.h"
 #include "data/resample.h"
 #include "model/model_file.h"
+#include "program_testing.h"
 #include "runtime/packed_model.h"
 
 namespace linattn {
 namespace {
 
+using program_testing::Result;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
-
-struct Result {
-  int status = -1;
-  std::string out, error;
-};
 
 ModelConfig Config(bool causal) {
   ModelConfig c;
@@ -70,12 +67,8 @@ class TranscribeTest : public ::testing::Test {
   static std::string Path(const std::string& name) { return *directory_ / name; }
 
   static Result Run(const std::string& arguments, const std::string& before = "") {
-    const std::string command = before + LINATTN_BIN "/linattn transcribe " + arguments + " > " +
-                                Path("out") + " 2> " + Path("error");
-    const int status = std::system(command.c_str());
-    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1,
-            std::string(AsText(ReadFile(Path("out")))),
-            std::string(AsText(ReadFile(Path("error"))))};
+    return program_testing::Shell(before + LINATTN_BIN "/linattn transcribe " + arguments,
+                                  directory_->path());
   }
 
   static TemporaryDirectory* directory_;

@@ -7,6 +7,7 @@
 #include <numbers>
 
 #include "base/error.h"
+#include "base/error_testing.h"
 #include "base/file.h"
 #include "base/temporary_directory.h"
 #include "data/frame_stream.h"
@@ -15,16 +16,6 @@ namespace linattn {
 namespace {
 
 using ::testing::HasSubstr;
-
-template <class Run>
-std::string MessageOf(const Run& run) {
-  try {
-    run();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "no error";
-}
 
 // Two tones that come and go, as speech does.
 std::vector<float> Tones(int64_t rate, double seconds) {

@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "base/error.h"
+#include "base/error_testing.h"
 #include "base/file.h"
 #include "base/temporary_directory.h"
 #include "data/audio.h"
@@ -16,16 +17,6 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-template <class Run>
-std::string MessageOf(const Run& run) {
-  try {
-    run();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "no error";
-}
 
 TEST(Manifest, TsvWithAndWithoutNames) {
   const auto plain = ParseManifest("a.wav\tHello.\nsub/b.flac\tGood day\ttest\r\n\n", "m.tsv");

@@ -4,22 +4,13 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "base/error_testing.h"
 
 namespace linattn {
 namespace {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
-
-template <class Body>
-std::string MessageOf(const Body& body) {
-  try {
-    body();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "no error";
-}
 
 TEST(VocabularyTest, BytesAndIds) {
   const Vocabulary bytes(256, {});

@@ -10,18 +10,6 @@ namespace {
 
 using namespace mixer_testing;
 
-// Threads as given until it goes.
-class Threads {
- public:
-  explicit Threads(int threads) : before_(omp_get_max_threads()) { omp_set_num_threads(threads); }
-  ~Threads() { omp_set_num_threads(before_); }
-  Threads(const Threads&) = delete;
-  Threads& operator=(const Threads&) = delete;
-
- private:
-  int before_;
-};
-
 const char* const kNames[] = {"linear", "retention",   "simple_gla", "gla",
                               "delta",  "gated_delta", "kda"};
 

@@ -519,7 +519,7 @@ TEST_P(MixerSuite, RefusesWhatItWouldMisread) {
   const auto message = [&](const std::function<void(MixerInputs&)>& spoil) {
     Call call(mixer(), p, DType::kF32, DType::kF32);
     spoil(call.in);
-    return Message([&] { mixer().forward(call.in, call.out, Scratch(mixer(), call.in).get()); });
+    return MessageOf([&] { mixer().forward(call.in, call.out, Scratch(mixer(), call.in).get()); });
   };
   EXPECT_EQ(message([](MixerInputs&) {}), "no error");
   EXPECT_THAT(message([](MixerInputs& in) { std::swap(in.v.stride[3], in.v.stride[2]); }),
@@ -530,14 +530,14 @@ TEST_P(MixerSuite, RefusesWhatItWouldMisread) {
   EXPECT_THAT(message([](MixerInputs& in) { in.k.dtype = DType::kI32; }),
               HasSubstr("k must be F32"));
   Call wide(mixer(), p, DType::kF32, DType::kF64);
-  EXPECT_THAT(Message([&] { mixer().forward(wide.in, wide.out, Scratch(mixer(), wide.in).get()); }),
+  EXPECT_THAT(MessageOf([&] { mixer().forward(wide.in, wide.out, Scratch(mixer(), wide.in).get()); }),
               HasSubstr("o must be F32"));
   Call floats(mixer(), p, DType::kF32, DType::kF32);
-  EXPECT_THAT(Message([&] { mixer().forward_ref(floats.in, floats.out); }),
+  EXPECT_THAT(MessageOf([&] { mixer().forward_ref(floats.in, floats.out); }),
               HasSubstr("q must be F64 for the reference"));
   Call doubles(mixer(), p, DType::kF64, DType::kF32);
   doubles.out.norm = doubles.out.ST = doubles.out.zT = {};
-  EXPECT_THAT(Message([&] {
+  EXPECT_THAT(MessageOf([&] {
                 mixer().forward(doubles.in, doubles.out, Scratch(mixer(), doubles.in).get());
               }),
               HasSubstr("q must be F32, BF16 or F16"));
@@ -590,7 +590,7 @@ TEST_P(MixerSuite, RefusesHeadsThatDoNotDivide) {
   p.inputs[grown].shape[2] = 3;
   p.inputs[grown].values.resize(p.inputs[grown].values.size() / 2 * 3);
   Call call(mixer(), p, DType::kF32, DType::kF32);
-  EXPECT_THAT(Message([&] { mixer().forward(call.in, call.out, nullptr); }),
+  EXPECT_THAT(MessageOf([&] { mixer().forward(call.in, call.out, nullptr); }),
               testing::AllOf(HasSubstr("must be a multiple of the key heads"), HasSubstr("3")));
 }
 

@@ -10,22 +10,24 @@
 #include <string>
 
 #include "base/error.h"
+#include "base/error_testing.h"
 #include "kernels/mixer_problem_testing.h"
 #include "kernels/simd_testing.h"
 
 // Runs the problems of tests of mixers through the reference functions in float64 and through the
 // fast ones in another dtype, in buffers and scratch that start as NaN and end in guard words.
 namespace linattn::mixer_testing {
-// What run() refuses with, or "no error".
-template <class Run>
-std::string Message(const Run& run) {
-  try {
-    run();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
+// Threads as given until it goes.
+class Threads {
+ public:
+  explicit Threads(int threads) : before_(omp_get_max_threads()) { omp_set_num_threads(threads); }
+  ~Threads() { omp_set_num_threads(before_); }
+  Threads(const Threads&) = delete;
+  Threads& operator=(const Threads&) = delete;
+
+ private:
+  int before_;
+};
 
 // Arrays of one call, in memory of their own.
 class Call {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/error_testing.h"
 #include "kernels/logistic_mixture.h"
 #include "kernels/simd_testing.h"
 
@@ -29,16 +30,6 @@ std::vector<double> Shares(const std::vector<float>& logits, const SamplerOption
   for (int64_t i = 0; i < draws; ++i)
     shares[SampleCategorical(logits, options, random, scratch)] += 1.0 / draws;
   return shares;
-}
-
-template <class Body>
-std::string MessageOf(const Body& body) {
-  try {
-    body();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "no error";
 }
 
 TEST(Sampler, TemperatureZeroIsArgMax) {  // C1

@@ -10,17 +10,6 @@ using namespace mixer_testing;
 
 Spec OneHead() { return {.B = 1, .T = 300, .heads = 1, .group = 2, .K = 9, .V = 7}; }
 
-class Threads {
- public:
-  explicit Threads(int threads) : before_(omp_get_max_threads()) { omp_set_num_threads(threads); }
-  ~Threads() { omp_set_num_threads(before_); }
-  Threads(const Threads&) = delete;
-  Threads& operator=(const Threads&) = delete;
-
- private:
-  int before_;
-};
-
 TEST(SoftmaxSharesTest, MatchesTheReference) {
   const Mixer& mixer = MixerByName("softmax");
   Spec full = OneHead(), masked = OneHead(), packed = OneHead();

@@ -273,14 +273,14 @@ TEST_P(DecayTest, A17RefusesAGateAboveZero) {
     Problem p = MakeProblem(mixer(), {.B = 1, .T = 256, .heads = 1, .K = 4, .V = 4});
     SetToken(p, "g", 200, 0.5);
     Call call(mixer(), p, dtype, dtype);
-    const std::string message = Message([&] {
+    const std::string message = MessageOf([&] {
       if (dtype == DType::kF64) return mixer().forward_ref(call.in, call.out);
       mixer().forward(call.in, call.out, Scratch(mixer(), call.in).get());
     });
     EXPECT_THAT(message, testing::AllOf(HasSubstr(std::string(mixer().name) + "] g must be"),
                                         HasSubstr("natural logarithm"), HasSubstr("at most 0"),
                                         HasSubstr("g[0,200,0"), HasSubstr("is 0.5")));
-    EXPECT_THAT(Message([&] {
+    EXPECT_THAT(MessageOf([&] {
                   if (dtype == DType::kF64)
                     return mixer().backward_ref(call.in, call.out, call.grad);
                   mixer().backward(call.in, call.out, call.grad, Scratch(mixer(), call.in).get());
@@ -289,9 +289,9 @@ TEST_P(DecayTest, A17RefusesAGateAboveZero) {
   }
   Problem p = MakeProblem(mixer(), {.B = 1, .T = 9, .heads = 1, .K = 4, .V = 4});
   SetToken(p, "g", 8, 0.5);
-  EXPECT_THAT(Message([&] { Steps(p); }), testing::AllOf(HasSubstr("g[0,0"), HasSubstr("is 0.5")));
+  EXPECT_THAT(MessageOf([&] { Steps(p); }), testing::AllOf(HasSubstr("g[0,0"), HasSubstr("is 0.5")));
   p.spec.lengths = {8};
-  EXPECT_EQ(Message([&] { Fast(mixer(), p); }), "no error");
+  EXPECT_EQ(MessageOf([&] { Fast(mixer(), p); }), "no error");
 }
 
 TEST_P(DecayTest, NaNGatesShow) {
@@ -401,8 +401,8 @@ TEST_P(StateMixerTest, CausalOnlyMixersRefuseToBeOtherwise) {
   if (!mixer().causal_only) GTEST_SKIP() << "has both forms";
   Problem p = MakeProblem(mixer(), {.T = 5});
   p.options.causal = false;
-  EXPECT_THAT(Message([&] { Fast(mixer(), p); }), HasSubstr("must be causal"));
-  EXPECT_THAT(Message([&] { Reference(mixer(), p); }), HasSubstr("must be causal"));
+  EXPECT_THAT(MessageOf([&] { Fast(mixer(), p); }), HasSubstr("must be causal"));
+  EXPECT_THAT(MessageOf([&] { Reference(mixer(), p); }), HasSubstr("must be causal"));
 }
 
 TEST_P(StateMixerTest, StepRefusesWhatItWouldMisread) {
@@ -411,7 +411,7 @@ TEST_P(StateMixerTest, StepRefusesWhatItWouldMisread) {
   const auto message = [&](const std::function<void(Call&)>& spoil) {
     Call call(mixer(), p, DType::kF32, DType::kF32);
     spoil(call);
-    return Message([&] { StepTokens(mixer(), call, states, 0, 1); });
+    return MessageOf([&] { StepTokens(mixer(), call, states, 0, 1); });
   };
   EXPECT_EQ(message([](Call&) {}), "no error");
   EXPECT_THAT(message([](Call& c) { c.in.options.eps = -1; }), HasSubstr("eps must be"));

@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "base/error.h"
+#include "base/error_testing.h"
 #include "base/file.h"
 #include "base/temporary_directory.h"
 #include "runtime/generate.h"
@@ -32,16 +33,6 @@ std::vector<int32_t> Drawn(Continuation& text, int64_t n) {
   std::vector<int32_t> symbols;
   for (int64_t i = 0; i < n; ++i) symbols.push_back(text.Next());
   return symbols;
-}
-
-template <class Body>
-std::string MessageOf(const Body& body) {
-  try {
-    body();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "no error";
 }
 
 class ContinuationTest : public ::testing::Test {
@@ -177,7 +168,8 @@ TEST_F(ContinuationTest, BadOptionsAndOutputsAreNamed) {  // C7
               HasSubstr("penalty must be above 0"));
   EXPECT_THAT(MessageOf([&] { Continuation(model_, {.sampler = {}, .repetition_window = -1}); }),
               HasSubstr("window"));
-  EXPECT_THAT(MessageOf([&] { Continuation(model_, {.sampler = {}, .label = 1}); }), HasSubstr("class"));
+  EXPECT_THAT(MessageOf([&] { Continuation(model_, {.sampler = {}, .label = 1}); }),
+              HasSubstr("class"));
   const ModelConfig images = SmallImages();
   const PackedModel painter(images, reference::DenseTensors(images, 1));
   EXPECT_THAT(MessageOf([&] { Continuation(painter, {}); }), HasSubstr("categorical"));

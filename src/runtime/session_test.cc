@@ -13,6 +13,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/error_testing.h"
 #include "base/file.h"
 #include "base/temporary_directory.h"
 #include "runtime/session_file.h"
@@ -22,15 +23,6 @@ namespace linattn {
 namespace {
 
 using ::testing::HasSubstr;
-
-std::string MessageOf(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "no error";
-}
 
 TEST(SessionTest, StepsPrefillAndFullPassMatchFloat64) {
   for (const bool pre_norm : {true, false}) {

@@ -1,15 +1,14 @@
 #include "train/bench_train.h"
 
 #include <ATen/ATen.h>
-#include <malloc.h>
 #include <omp.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <fstream>
 
 #include "base/error.h"
+#include "bench/process_memory.h"
 #include "nn/loss.h"
 #include "nn/transformer.h"
 #include "train/config.h"
@@ -23,20 +22,6 @@ using Clock = std::chrono::steady_clock;
 
 double SecondsSince(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-// "VmHWM: 123 kB" of Linux; elsewhere 0.
-int64_t PeakMemoryBytes() {
-  std::ifstream status("/proc/self/status");
-  for (std::string line; std::getline(status, line);)
-    if (line.starts_with("VmHWM:")) return std::stoll(line.substr(6)) * 1024;
-  return 0;
-}
-
-// Rows before this one leave nothing in its peak.
-void ForgetPeakMemory() {
-  malloc_trim(0);
-  std::ofstream("/proc/self/clear_refs") << "5";
 }
 
 RunConfig ConfigOf(const BenchTrainOptions::Row& row, const std::string& dtype) {
@@ -116,7 +101,7 @@ BenchTrainResult Measure(const BenchTrainOptions::Row& row, const std::string& d
   r.threads = omp_get_max_threads();
   r.peak_gflops = PeakGflops(dtype);
   at::manual_seed(1);
-  ForgetPeakMemory();
+  bench::ForgetPeakMemory();  // rows before this one leave nothing in its peak
   std::vector<double> seconds;
   {
     Bench bench(config);
@@ -130,7 +115,7 @@ BenchTrainResult Measure(const BenchTrainOptions::Row& row, const std::string& d
   r.tokens_per_s = static_cast<double>(r.batch * r.length) / r.median_s;
   r.gflops = r.tokens_per_s * TrainingFlopsPerToken(config.model, r.length) / 1e9;
   r.fraction_of_peak = r.gflops / r.peak_gflops;
-  r.peak_memory_bytes = PeakMemoryBytes();
+  r.peak_memory_bytes = bench::PeakMemoryBytes();
   return r;
 }
 
