@@ -59,9 +59,13 @@ void WriteAll(int fd, std::span<const uint8_t> bytes, const std::string& path) {
   }
 }
 
-void SyncDirectoryOf(const std::string& path) {
+std::string DirectoryOf(const std::string& path) {
   const std::string parent = std::filesystem::path(path).parent_path().string();
-  const std::string directory = parent.empty() ? "." : parent;
+  return parent.empty() ? "." : parent;
+}
+
+void SyncDirectoryOf(const std::string& path) {
+  const std::string directory = DirectoryOf(path);
   const Descriptor fd(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (fd.get() < 0) FailErrno("file", "open the directory", directory);
   // Some file systems cannot sync directories and say EINVAL; the rename itself is still atomic
@@ -142,6 +146,23 @@ void WriteFileAtomic(const std::string& path, std::span<const uint8_t> bytes) {
 
 void WriteFileAtomic(const std::string& path, std::string_view text) {
   WriteFileAtomic(path, AsBytes(text));
+}
+
+void CheckOut(const std::string& path, std::string_view where, std::string_view flag) {
+  if (path.empty() || path == "-") return;
+  struct stat status;
+  if (::stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode)) {
+    Check(!S_ISDIR(status.st_mode), where, "{} must be a file, but '{}' is a directory", flag,
+          path);
+    Check(::access(path.c_str(), W_OK) == 0, where, "{} must be writable, but '{}' is not", flag,
+          path);
+    return;
+  }
+  const std::string directory = DirectoryOf(path);
+  const bool exists = ::stat(directory.c_str(), &status) == 0 && S_ISDIR(status.st_mode);
+  Check(exists, where, "{} must be in a directory that exists, but '{}' does not", flag, directory);
+  Check(::access(directory.c_str(), W_OK | X_OK) == 0, where,
+        "{} must be in a directory that can be written to, but '{}' is not one", flag, directory);
 }
 
 std::string Printable(std::string_view text) {

@@ -37,6 +37,10 @@ void WriteFileAtomic(const std::string& path, std::span<const std::span<const ui
 void WriteFileAtomic(const std::string& path, std::span<const uint8_t> bytes);
 void WriteFileAtomic(const std::string& path, std::string_view text);
 
+// Throws Error "[where] flag must be ..., but ..." if no file can be written at `path` ("" and "-"
+// are fine): before the work whose result it is, not after. `flag` is what the user has typed.
+void CheckOut(const std::string& path, std::string_view where, std::string_view flag = "--out");
+
 inline std::span<const uint8_t> AsBytes(std::string_view text) {
   return {reinterpret_cast<const uint8_t*>(text.data()), text.size()};
 }

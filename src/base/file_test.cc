@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "base/error.h"
+#include "base/error_testing.h"
 #include "base/temporary_directory.h"
 
 namespace linattn {
@@ -53,6 +54,22 @@ TEST(File, ErrorsNameThePathAndTheReason) {
   }
   EXPECT_THROW(ReadFile(directory.path()), Error);
   EXPECT_THROW(WriteFileAtomic(directory / "no/such/place", "x"), Error);
+}
+
+TEST(File, WhereNothingCanBeWrittenIsSaidBeforeTheWork) {
+  const TemporaryDirectory directory;
+  const auto message = [](const std::string& path) {
+    return MessageOf([&] { CheckOut(path, "verb", "--save-state"); });
+  };
+  for (const std::string& path : {std::string(), std::string("-"), std::string("/dev/null"),
+                                  std::string("x"), directory / "new.bin"})
+    EXPECT_EQ(message(path), "no error") << path;
+  EXPECT_EQ(message(directory / "no/x"),
+            "[verb] --save-state must be in a directory that exists, but '" + directory / "no" +
+                "' does not");
+  EXPECT_EQ(message(directory.path()),
+            "[verb] --save-state must be a file, but '" + directory.path() + "' is a directory");
+  EXPECT_EQ(MessageOf([&] { CheckOut(directory / "no/x", "verb"); }).substr(0, 12), "[verb] --out");
 }
 
 TEST(File, PrintableHidesControlCharacters) {

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "base/progress.h"
 #include "cli/console.h"
 #include "cli/loaded_model.h"

@@ -4,8 +4,8 @@
 #include <memory>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "cli/console.h"
-#include "cli/pictures.h"
 #include "cli/verbs.h"
 #include "model/fla_checkpoint.h"
 #include "model/parameters.h"

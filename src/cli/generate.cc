@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "base/progress.h"
 #include "cli/console.h"
 #include "cli/generate_text.h"
@@ -106,9 +107,8 @@ void GenerateText(const Options& o, const LoadedModel& model, const Common& comm
     text.prompt_file = o.input;
   }
   if (!o.label.empty()) text.label = model.ClassNamed(o.label);
-  for (const std::string* file : {&text.save_state, &text.prompt_cache}) {
-    CheckOut(*file, "generate");
-  }
+  CheckOut(text.save_state, "generate", "--save-state");
+  CheckOut(text.prompt_cache, "generate", "--prompt-cache");
   GenerateText(text, model);
 }
 

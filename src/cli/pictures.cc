@@ -1,17 +1,12 @@
 #include "cli/pictures.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
-#include <system_error>
 
 #include "base/error.h"
 #include "cli/console.h"
 
 namespace linattn::cli {
-namespace fs = std::filesystem;
 namespace {
 
 Image Magnified(const Image& image, int64_t scale) {
@@ -48,18 +43,6 @@ void WriteGrid(std::span<const Image> pictures, const GridOptions& options) {
   const Image grid = Grid(large, columns);
   if (options.out == "-") return Write(EncodePng(grid));
   WritePng(options.out, grid);
-}
-
-void CheckOut(const std::string& out, const std::string& verb) {
-  if (out.empty() || out == "-") return;
-  std::error_code error;
-  Check(!fs::is_directory(out, error), verb, "--out must be a file, but '{}' is a directory", out);
-  const std::string parent = fs::path(out).parent_path().string();
-  const std::string directory = parent.empty() ? "." : parent;
-  Check(fs::is_directory(directory, error), verb,
-        "--out must be in a directory that exists, but '{}' does not", directory);
-  Check(::access(directory.c_str(), W_OK | X_OK) == 0, verb,
-        "--out must be in a directory that can be written to, but '{}' is not one", directory);
 }
 
 void CheckMakesImages(const ModelConfig& config, const std::string& verb) {

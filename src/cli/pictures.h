@@ -22,9 +22,6 @@ struct GridOptions {
 // Writes pictures of one size as one PNG.
 void WriteGrid(std::span<const Image> pictures, const GridOptions& options);
 
-// Throws Error if a file cannot be written there ("" and "-" are fine): before the work, not after.
-void CheckOut(const std::string& out, const std::string& verb);
-
 // Throws Error unless the model makes images.
 void CheckMakesImages(const ModelConfig& config, const std::string& verb);
 
