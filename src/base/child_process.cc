@@ -81,7 +81,7 @@ ChildResult RunChild(const std::vector<std::string>& words, const ChildOptions& 
   Check(!words.empty() && access(words[0].c_str(), X_OK) == 0, "process",
         "the program must be an executable file, but is '{}'", words.empty() ? "" : words[0]);
   Pipe pipe(options.capture);
-  const pid_t child = Start(words, pipe.ends[1]);
+  const pid_t child = Start(words, options.capture ? pipe.ends[1] : options.output);
   pipe.Close(1);
   ChildResult result;
   int status = 0;

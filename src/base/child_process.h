@@ -15,6 +15,7 @@ struct ChildResult {
 
 struct ChildOptions {
   bool capture = false;         // standard output, instead of sharing this program's
+  int output = -1;              // a descriptor of this program for it, if not captured; -1: shared
   std::function<int()> signal;  // asked many times a second: a signal to pass on, or 0; may be null
 };
 

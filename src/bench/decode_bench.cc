@@ -212,6 +212,11 @@ double AvailableBytes() {
   return 1e18;
 }
 
+double BytesOf(const PackedModel& model, const DecodeSetting& s) {
+  if (!s.cached) return 0;  // the passes' memory is small
+  return static_cast<double>(StateBytes(model.config(), s.length) * s.batch);
+}
+
 // Steps at one place: few where the cost grows, so that they stay there.
 int64_t MostSteps(bool flat, int64_t length) {
   return std::max<int64_t>(1, std::min<int64_t>(flat ? 1024 : 32, length / 2));
@@ -282,15 +287,18 @@ std::unique_ptr<Decoder> MakeDecoder(const PackedModel& model, const DecodeSetti
 
 }  // namespace
 
+bool Fits(const PackedModel& model, const DecodeSetting& s) {
+  return BytesOf(model, s) < 0.9 * AvailableBytes();
+}
+
 DecodeTiming MeasureDecode(const PackedModel& model, const DecodeSetting& s,
                            const std::function<void()>& check) {
   DecodeTiming timing;
   timing.length = s.length, timing.batch = s.batch;
   timing.state_bytes = static_cast<double>(StateBytes(model.config(), s.length));
-  const double needed = timing.state_bytes * static_cast<double>(s.batch);
-  Check(!s.cached || needed < 0.9 * AvailableBytes(), "bench",
+  Check(Fits(model, s), "bench",
         "the memory of {} sequences must fit, but takes {:.1f} GB of {:.1f} GB that are free",
-        s.batch, needed / 1e9, AvailableBytes() / 1e9);
+        s.batch, BytesOf(model, s) / 1e9, AvailableBytes() / 1e9);
   const bool flat = s.cached && AllStates(model);
   const auto decoder = MakeDecoder(model, s);
   const std::vector<int64_t> places = PlacesOf(flat, s);

@@ -59,7 +59,10 @@ struct DecodeSetting {
   bool cached = true;  // false: the whole prefix is read anew for every token
 };
 
-// Throws Error if the sequences' memory would not fit. `check` as in Output.
+// Whether the sequences' states and caches fit in the memory that is free now.
+bool Fits(const PackedModel& model, const DecodeSetting& setting);
+
+// Throws Error unless it fits. `check` as in Output.
 DecodeTiming MeasureDecode(const PackedModel& model, const DecodeSetting& setting,
                            const std::function<void()>& check);
 

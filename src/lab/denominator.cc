@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -89,20 +90,25 @@ double Size(const std::vector<double>& x) {
   return std::sqrt(sum / static_cast<double>(x.size()));
 }
 
+// NaN where there is no exact answer (0/0), infinity where there is one but ours is no number. Below
+// 1e-8 nothing is worth telling apart, and a logarithmic axis needs a floor.
 double RelativeError(const std::vector<double>& x, const std::vector<double>& truth) {
+  if (!std::isfinite(Size(truth))) return NAN;
   std::vector<double> difference;
   for (size_t i = 0; i < x.size(); ++i) difference.push_back(x[i] - truth[i]);
-  return Size(difference) / Size(truth);
+  const double error = Size(difference) / Size(truth);
+  return std::isfinite(error) ? std::max(error, 1e-8) : INFINITY;
 }
 
-// Below 1e-8 nothing is worth telling apart, and a logarithmic axis needs a floor.
-double Shown(double error) { return std::isfinite(error) ? std::max(error, 1e-8) : NAN; }
-
-// The first gap at which a curve passes `limit`.
-std::string Passes(const Series& series, double limit) {
-  for (const auto& [gap, error] : series.points)
-    if (!(error <= limit)) return fmt::format("{} from a gap of {:.0f} on", series.name, gap);
-  return fmt::format("{} nowhere", series.name);
+// The first gap at which a result is 1% off.
+std::string Fails(const Series& error) {
+  for (const auto& [gap, value] : error.points) {
+    if (std::isnan(value))
+      return fmt::format("{} nowhere, but from a gap of {:.0f} on the exact answer is 0/0",
+                         error.name, gap);
+    if (value > 0.01) return fmt::format("{} from a gap of {:.0f} on", error.name, gap);
+  }
+  return fmt::format("{} nowhere", error.name);
 }
 
 }  // namespace
@@ -113,45 +119,43 @@ LabResult RunDenominator(const LabOptions& options) {
       {"elu1, eps 0", "elu1", 0},       {"elu1, eps 1e-6, bfloat16 inputs", "elu1", 1e-6, true},
       {"exp, eps 1e-6", "exp", 1e-6},   {"relu, eps 1e-6", "relu", 1e-6}};
   Plot forward{"error of the output", {"gap between queries and keys"}, {"relative error", true}};
-  Plot sizes{"size of the gradient of q", {"gap between queries and keys"}, {"rms", true}};
+  Plot backward{
+      "error of the gradient of q", {"gap between queries and keys"}, {"relative error", true}};
   nlohmann::json figures = nlohmann::json::array();
   const double step = options.quick ? 8 : 2, most = 64;
-  std::vector<std::string> limits;
+  std::vector<std::string> outputs, gradients;
   for (const Case& c : cases) {
-    Series error{c.name, {}}, size{c.name, {}};
+    Series output{c.name, {}}, gradient{c.name, {}};
     for (double gap = 0; gap <= most; gap += step) {
       const Tokens tokens = Draw(gap, options.seed + 1);
       const Answer truth = Solve<double>(tokens, {"", c.map, 0});
       const Answer answer = Solve<float>(tokens, c);
-      error.points.emplace_back(gap, Shown(RelativeError(answer.o, truth.o)));
-      size.points.emplace_back(gap, Shown(Size(answer.d_q)));
+      output.points.emplace_back(gap, RelativeError(answer.o, truth.o));
+      gradient.points.emplace_back(gap, RelativeError(answer.d_q, truth.d_q));
     }
-    limits.push_back(Passes(error, 0.01));
+    outputs.push_back(Fails(output));
+    gradients.push_back(Fails(gradient));
     figures.push_back(
-        {{"case", c.name}, {"output_error", error.points}, {"gradient_rms", size.points}});
-    forward.series.push_back(error);
-    sizes.series.push_back(size);
-    if (options.progress) options.progress(std::ssize(limits), std::ssize(cases), c.name);
+        {{"case", c.name}, {"output_error", output.points}, {"gradient_error", gradient.points}});
+    forward.series.push_back(output);
+    backward.series.push_back(gradient);
+    if (options.progress) options.progress(std::ssize(outputs), std::ssize(cases), c.name);
   }
   LabResult result;
   result.paragraph = fmt::format(
       "q is shifted by +gap/2 in half of its {} channels and by -gap/2 in the others, k the "
-      "opposite way. elu+1 decays as "
-      "exp(x), so the normaliser falls as exp(-gap/2) and with it meets eps: an eps of 1e-6 pulls "
-      "outputs towards zero "
-      "long before float32 has any trouble, and what is pulled to zero has no gradient left. The "
-      "output is 1% off: {}. A map "
-      "that is normalised itself (exp) has a floor; relu reads exact zeros, whose quotient only "
-      "eps defines (where the exact "
-      "answer is 0/0 nothing is drawn). Remedy: a smaller eps (attn_eps = 1e-10 costs nothing in "
-      "float32: the kernels divide "
-      "safely by the smallest normal number), or keys and queries that a norm keeps apart from "
-      "-20.",
-      kK, fmt::join(limits, "; "));
+      "opposite way: elu+1 decays as exp(x), so the normaliser falls as exp(-gap/2) and meets eps; "
+      "exp, a softmax over the channels, as exp(-gap); relu becomes zero. Output 1% off: {}. "
+      "Gradient of q 1% off: {}. What eps pulls towards zero has no gradient left to come back by. "
+      "Remedies: an eps whose row above is still right (attn_eps; even with 0 the kernels divide "
+      "by the smallest normal number at least), or keys and queries whose norms keep the features "
+      "apart from zero.",
+      kK, fmt::join(outputs, "; "), fmt::join(gradients, "; "));
   result.pictures = {
       {"denominator-error", SvgPlot(forward),
        "Relative error of o against float64 with eps = 0; below 1e-8 drawn at 1e-8."},
-      {"denominator-gradient", SvgPlot(sizes), "Root mean square of d_q, for the same cotangent."}};
+      {"denominator-gradient", SvgPlot(backward),
+       "Relative error of the gradient of q, for the same cotangent; 1: nothing is left of it."}};
   result.figures = figures.dump(1);
   return result;
 }

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -19,12 +21,32 @@ namespace {
 
 constexpr int64_t kHeads = 4, kValues = 64;
 
-// Milliseconds of a forward pass, the median of at least three.
-double Milliseconds(const Mixer& mixer, int64_t N, int64_t K) {
-  bench::MixerProblem<float> problem(mixer, {.B = 1, .T = N, .H = kHeads, .K = K, .V = kValues});
-  const bench::Scratch scratch(mixer, problem.in);
-  const auto run = [&] { mixer.forward(problem.in, problem.out, scratch.get()); };
-  return bench::TimeInTurns({{run, nullptr}}, 0.05, 3, [] {})[0].median_s * 1e3;
+// One mixer with its problem, to be timed.
+struct Timed {
+  const Mixer& mixer;
+  bench::MixerProblem<float> problem;
+  bench::Scratch scratch;
+
+  Timed(const char* name, int64_t N, int64_t K)
+      : mixer(MixerByName(name)),
+        problem(mixer, {.B = 1, .T = N, .H = kHeads, .K = K, .V = kValues}),
+        scratch(mixer, problem.in) {}
+  void Run() { mixer.forward(problem.in, problem.out, scratch.get()); }
+};
+
+// Adds the milliseconds of forward passes over N tokens to the curves: softmax's, then one of
+// linear attention for each number of features. In turns, medians of at least five.
+void AddLength(int64_t N, const std::vector<int64_t>& features, std::vector<Series>& curves,
+               const std::function<void()>& check) {
+  std::vector<std::unique_ptr<Timed>> all;
+  all.push_back(std::make_unique<Timed>("softmax", N, kValues));
+  for (const int64_t C : features) all.push_back(std::make_unique<Timed>("linear", N, C));
+  std::vector<bench::Job> jobs;
+  for (const auto& timed : all)
+    jobs.push_back({.run = [&timed] { timed->Run(); }, .prepare = nullptr});
+  const auto timings = bench::TimeInTurns(jobs, 1, 5, check);
+  for (size_t i = 0; i < curves.size(); ++i)
+    curves[i].points.emplace_back(N, timings[i].median_s * 1e3);
 }
 
 // Where two curves over the same lengths cross, between lengths by their logarithms; none if they
@@ -44,10 +66,10 @@ std::optional<double> Crossing(const Series& above, const Series& below) {
 
 std::string CrossingText(const Series& linear, const Series& softmax) {
   if (linear.points.front().second <= softmax.points.front().second)
-    return fmt::format("below {:.0f}", linear.points.front().first);
+    return fmt::format("below N = {:.0f}", linear.points.front().first);
   const auto crossing = Crossing(linear, softmax);
-  return crossing ? fmt::format("at {:.0f}", *crossing)
-                  : fmt::format("beyond {:.0f}", linear.points.back().first);
+  return crossing ? fmt::format("at N = {:.0f}", *crossing)
+                  : fmt::format("not up to N = {:.0f}", linear.points.back().first);
 }
 
 double StateBytes(int64_t C) { return 4.0 * static_cast<double>(C * (kValues + 1)); }
@@ -71,40 +93,37 @@ Plot MemoryPlot(const std::vector<int64_t>& features, const Series& softmax) {
 LabResult RunFeatures(const LabOptions& options) {
   std::vector<int64_t> features = {16, 64, 256, 1024}, lengths = {256, 512, 1024, 2048, 4096, 8192};
   if (options.quick) features = {32, 256}, lengths = {256, 1024, 4096};
-  const int64_t total = std::ssize(lengths) * (std::ssize(features) + 1);
+  std::vector<Series> curves = {{"softmax, K = 64", {}, true}};
+  for (const int64_t C : features)
+    curves.push_back({fmt::format("linear, C = {}", C), {}, true});
   int64_t done = 0;
-  const auto curve = [&](const char* mixer, int64_t K, std::string name) {
-    Series series{std::move(name), {}, true};
-    for (const int64_t N : lengths) {
-      series.points.emplace_back(N, Milliseconds(MixerByName(mixer), N, K));
-      if (options.progress) options.progress(++done, total, series.name);
-    }
-    return series;
-  };
-  const Series softmax = curve("softmax", kValues, "softmax, K = 64");
-  Plot plot{
-      "causal attention, 4 heads, V = 64, forward", {"length N", true}, {"ms", true}, {softmax}};
+  for (const int64_t N : lengths) {
+    AddLength(N, features, curves, options.check);
+    if (options.progress)
+      options.progress(++done, std::ssize(lengths), fmt::format("{} tokens", N));
+  }
+  const Series& softmax = curves[0];
   nlohmann::json figures = {{"softmax_ms", softmax.points}};
   std::vector<std::string> crossings, sizes;
-  for (const int64_t C : features) {
-    const Series linear = curve("linear", C, fmt::format("linear, C = {}", C));
-    crossings.push_back(fmt::format("C = {} {}", C, CrossingText(linear, softmax)));
+  for (size_t i = 0; i < features.size(); ++i) {
+    const int64_t C = features[i];
+    crossings.push_back(fmt::format("C = {} {}", C, CrossingText(curves[i + 1], softmax)));
     sizes.push_back(fmt::format("C = {} from {:.0f} tokens on", C, StateBytes(C) / CacheBytes(1)));
-    figures[fmt::format("linear_C{}_ms", C)] = linear.points;
-    plot.series.push_back(linear);
+    figures[fmt::format("linear_C{}_ms", C)] = curves[i + 1].points;
   }
+  const double fewest = curves[1].points.back().second, most = curves.back().points.back().second;
   LabResult result;
   result.paragraph = fmt::format(
       "A token costs linear attention 4 C V operations a head whatever the length, softmax 2 (K + "
-      "V) for every key it sees, so "
-      "on average (K + V) N. Measured here with {} threads, linear attention becomes the faster "
-      "one: {}. That is about C tokens, "
-      "times the ratio of the two kernels' speeds. Its state is the smaller memory: {}. Beyond "
-      "that, more features are paid "
-      "for in full: doubling C doubles time and state and brings the kernel closer to softmax's, "
-      "at lengths that softmax can "
-      "still afford.",
-      omp_get_max_threads(), fmt::join(crossings, ", "), fmt::join(sizes, ", "));
+      "V) for every key it sees, so on average (K + V) N: by operations alone linear attention is "
+      "the faster one from N = {} C on. Measured here with {} threads it becomes so: {}. Its state is the "
+      "smaller memory: {}. Features are paid for in full: at {} tokens {} times as many (C = {} "
+      "instead of {}) take {:.1f} times the time, {:.2f} of softmax's.",
+      4 * kValues / (2 * kValues), omp_get_max_threads(), fmt::join(crossings, ", "),
+      fmt::join(sizes, ", "), lengths.back(), features.back() / features.front(), features.back(),
+      features.front(), most / fewest, most / softmax.points.back().second);
+  const Plot plot{
+      "causal attention, 4 heads, V = 64, forward", {"length N", true}, {"ms", true}, curves};
   result.pictures = {{"features-time", SvgPlot(plot), "Time of one forward pass against length."},
                      {"features-memory", SvgPlot(MemoryPlot(features, softmax)),
                       "Bytes that a head keeps, computed from the shapes."}};

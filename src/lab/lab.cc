@@ -1,6 +1,7 @@
 #include "lab/lab.h"
 
 #include <fmt/format.h>
+#include <omp.h>
 
 #include <array>
 #include <filesystem>
@@ -30,9 +31,13 @@ std::string Section(const Experiment& experiment, const LabResult& result) {
       "<section id=\"{0}\">\n<h2>{0}</h2>\n<p><em>{1}</em></p>\n<p>{2}</p>\n", experiment.name,
       EscapeMarkup(experiment.question), EscapeMarkup(result.paragraph));
   for (const LabPicture& picture : result.pictures) {
-    html += fmt::format("<figure>{}<figcaption>{}</figcaption></figure>\n", picture.svg,
-                        EscapeMarkup(picture.caption));
+    html += fmt::format(
+        "<figure><div role=\"img\" aria-label=\"{0}\">{1}</div><figcaption>{0}</figcaption>"
+        "</figure>\n",
+        EscapeMarkup(picture.caption), picture.svg);
   }
+  html += fmt::format("<p class=\"made\">{}. {}.</p>\n", EscapeMarkup(result.settings),
+                      EscapeMarkup(result.made));
   return html +
          fmt::format("<details><summary>figures</summary><pre>{}</pre></details>\n</section>\n",
                      EscapeMarkup(result.figures));
@@ -59,24 +64,38 @@ std::string LabPage(std::span<const std::pair<Experiment, LabResult>> results) {
     body += Section(experiment, result);
   }
   return fmt::format(
-      "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>linattn "
-      "lab</title>\n"
+      "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">"
+      "<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">"
+      "<title>linattn lab</title>\n"
       "<style>body{{font:16px/1.5 sans-serif;max-width:52em;margin:2em auto;padding:0 1em}}"
-      "figure{{margin:1.5em 0}}svg{{max-width:100%;height:auto}}figcaption{{color:#555}}"
+      "figure{{margin:1.5em 0;overflow-x:auto}}svg{{width:100%;min-width:40em;height:auto}}"
+      "figcaption,.made{{color:#555}}.made{{font-size:smaller}}"
       "pre{{overflow-x:auto;background:#f4f4f4;padding:1em}}</style></head>\n"
       "<body>\n<h1>Where linear attention breaks, and what it "
       "buys</h1>\n<ul>\n{}</ul>\n{}</body></html>\n",
       contents, body);
 }
 
-std::string SaveResult(const Experiment& experiment, const LabResult& result,
-                       const std::string& directory) {
+std::string SettingsOf(const Experiment& experiment, const LabOptions& options) {
+  std::string settings =
+      fmt::format("{}, seed {}, {} threads", options.quick ? "quick sizes" : "full sizes",
+                  options.seed, omp_get_max_threads());
+  if (experiment.run != RunSwap) return settings;
+  std::error_code error;
+  const auto bytes = std::filesystem::file_size(options.model, error);
+  return fmt::format("{}, model {} ({} bytes), data {}", settings, options.model,
+                     error ? 0 : bytes, options.data.empty() ? "fashion-mnist" : options.data);
+}
+
+void SaveResult(const Experiment& experiment, const LabResult& result,
+                const std::string& directory) {
   std::error_code error;
   std::filesystem::create_directories(directory, error);
   Check(!error, "lab", "the directory '{}' must be one that can be made, but: {}", directory,
         error.message());
   std::string text =
-      fmt::format("# {}\n\n{}\n\n{}\n", experiment.name, experiment.question, result.paragraph);
+      fmt::format("# {}\n\n{}\n\n{}\n\n{}. {}.\n", experiment.name, experiment.question,
+                  result.paragraph, result.settings, result.made);
   nlohmann::json pictures = nlohmann::json::array();
   for (const LabPicture& picture : result.pictures) {
     WriteFileAtomic(directory + "/" + picture.name + ".svg", picture.svg);
@@ -86,18 +105,20 @@ std::string SaveResult(const Experiment& experiment, const LabResult& result,
   const std::string stem = directory + "/" + std::string(experiment.name);
   WriteFileAtomic(stem + ".md", text);
   const nlohmann::json json = {{"paragraph", result.paragraph},
+                               {"settings", result.settings},
+                               {"made", result.made},
                                {"pictures", pictures},
                                {"figures", nlohmann::json::parse(result.figures)}};
   WriteFileAtomic(stem + ".json", json.dump(1) + "\n");  // last: it says that all is there
-  return stem + ".md";
 }
 
 bool LoadResult(const Experiment& experiment, const std::string& directory, LabResult& result) {
   const std::string path = directory + "/" + std::string(experiment.name) + ".json";
   if (!std::filesystem::exists(path)) return false;
   const auto json = nlohmann::json::parse(AsText(ReadFile(path, "lab")), nullptr, false);
-  if (json.is_discarded() || !json.contains("paragraph")) return false;
-  result = {json.at("paragraph"), {}, json.at("figures").dump(1)};
+  if (json.is_discarded() || !json.contains("made")) return false;
+  result = {json.at("paragraph"), {}, json.at("figures").dump(1), json.at("settings"),
+            json.at("made")};
   for (const auto& picture : json.at("pictures")) {
     const std::string name = picture.at("name"), svg = directory + "/" + name + ".svg";
     if (!std::filesystem::exists(svg)) return false;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <span>
 
 #include "base/plot.h"
 #include "base/random.h"
@@ -169,9 +170,58 @@ std::vector<const Mixer*> Compared() {
 // The largest number of items of which nine in ten are found.
 int64_t Capacity(const Series& series) {
   int64_t most = 0;
-  for (const auto& [D, accuracy] : series.points)
-    if (accuracy >= 90) most = static_cast<int64_t>(D);
+  for (const auto& [D, accuracy] : series.points) {
+    if (accuracy < 90) break;
+    most = static_cast<int64_t>(D);
+  }
   return most;
+}
+
+// Nine in ten items are found up to so many: of each mixer, in their order.
+struct Capacities {
+  std::vector<std::string> names;
+  std::vector<int64_t> random, similar;
+  int64_t most;  // tried
+
+  std::string List(const std::vector<int64_t>& counts) const {
+    std::vector<std::string> parts;
+    for (size_t i = 0; i < names.size(); ++i)
+      parts.push_back(
+          fmt::format("{} {}{}", names[i], counts[i], counts[i] == most ? " or more" : ""));
+    return fmt::format("{}", fmt::join(parts, ", "));
+  }
+};
+
+// softmax comes first in `c`, the fixed states behind it.
+std::string Conclusions(const Capacities& c) {
+  const auto states = std::span(c.random).subspan(1);
+  const auto [fewest, most] = std::ranges::minmax_element(states);
+  std::vector<std::string> best, losses;
+  for (size_t i = 1; i < c.names.size(); ++i) {
+    if (c.random[i] == *most) best.push_back(c.names[i]);
+    losses.push_back(fmt::format("{} {} of {}", c.names[i], c.similar[i], c.random[i]));
+  }
+  return fmt::format(
+      "Of the fixed states {} hold{} most random keys, {:.2g} a channel, and the weakest {:.2g}; "
+      "softmax {}. Of that, keys that share most of their direction leave: {}.",
+      fmt::join(best, ", "), best.size() == 1 ? "s" : "", static_cast<double>(*most) / kChannels,
+      static_cast<double>(*fewest) / kChannels,
+      c.random[0] == c.most ? "found all that were tried"
+                            : fmt::format("held {}", c.random[0]),
+      fmt::join(losses, ", "));
+}
+
+std::string Paragraph(const Capacities& c) {
+  return fmt::format(
+      "Keys and values of {} channels, one head, nothing trained, gates open (retention: its "
+      "slowest head), the best of four lengths of keys and three strengths of writing. Nine in ten "
+      "items are found with random keys up to: {}; with similar keys (cosine 0.7) up to: {}. {} By "
+      "construction: elu+1 and random features are positive, so that any two keys overlap and "
+      "answers are means of many values; the delta rule first takes off what a key already reads; "
+      "with open gates gated_delta and kda are delta, and gla is simple_gla, since a gate buys "
+      "room by forgetting, which exact lookup never wants. A trained model would learn keys that "
+      "are not similar.",
+      kChannels, c.List(c.random), c.List(c.similar), Conclusions(c));
 }
 
 }  // namespace
@@ -181,15 +231,16 @@ LabResult RunRetrieval(const LabOptions& options) {
   if (options.quick) counts = {4, 16, 32, 64, 128};
   const int64_t trials = options.quick ? 2 : 8;
   const auto mixers = Compared();
+  Capacities capacities{{}, {}, {}, counts.back()};
+  for (const Mixer* mixer : mixers) capacities.names.emplace_back(mixer->name);
   LabResult result;
   nlohmann::json figures;
-  std::vector<std::string> sentences;
   int64_t done = 0;
   for (const double similarity : {0.0, 0.7}) {
+    const bool similar = similarity > 0;
     Plot plot{fmt::format("exact lookup, cosine of two keys about {}", similarity),
               {"items stored", true},
               {"found, %"}};
-    std::vector<std::string> capacities;
     for (const Mixer* mixer : mixers) {
       Series series{std::string(mixer->name), {}, true};
       for (const int64_t D : counts) {
@@ -199,35 +250,17 @@ LabResult RunRetrieval(const LabOptions& options) {
       if (options.progress)
         options.progress(++done, 2 * std::ssize(mixers), std::string(mixer->name));
       const int64_t capacity = Capacity(series);
-      capacities.push_back(fmt::format("{} {}", mixer->name,
-                                       capacity == counts.back()
-                                           ? fmt::format("{} or more", capacity)
-                                           : fmt::format("{}", capacity)));
+      (similar ? capacities.similar : capacities.random).push_back(capacity);
       figures.push_back({{"mixer", series.name},
                          {"similarity", similarity},
                          {"accuracy", series.points},
                          {"items_at_90_percent", capacity}});
       plot.series.push_back(std::move(series));
     }
-    sentences.push_back(fmt::format("With {} keys nine in ten items are found up to: {}.",
-                                    similarity == 0 ? "random" : "similar (cosine 0.7)",
-                                    fmt::join(capacities, ", ")));
-    result.pictures.push_back({fmt::format("retrieval-{}", similarity == 0 ? "random" : "similar"),
-                               SvgPlot(plot),
+    result.pictures.push_back({similar ? "retrieval-similar" : "retrieval-random", SvgPlot(plot),
                                "Share of keys whose own value is the nearest to what is read."});
   }
-  result.paragraph = fmt::format(
-      "Keys and values of {} channels, one head, nothing trained, gates open (retention: its "
-      "slowest "
-      "head), the best of four lengths of keys and three strengths of writing. {} Softmax keeps "
-      "every "
-      "key. Every fixed state overflows at about as many random keys as it has channels; elu+1 and "
-      "random features are positive, so any two keys overlap and the answer is a mean of many "
-      "values. What similar keys share drowns what tells them apart: in one pass the delta rule, "
-      "which first takes off what a key already reads, saves only a part of it. A trained model "
-      "would learn keys that are not similar. Open gates make gated_delta and kda equal delta, and "
-      "gla equal simple_gla: a gate buys room by forgetting, which exact lookup never wants.",
-      kChannels, fmt::join(sentences, " "));
+  result.paragraph = Paragraph(capacities);
   result.figures = figures.dump(1);
   return result;
 }

@@ -68,7 +68,9 @@ class Comparison {
 
   bool Stopped() const { return o_.signal && o_.signal() != 0; }
   ChildResult Child(const std::vector<std::string>& words, bool capture = false) const {
-    return RunChild(words, {.capture = capture, .signal = o_.signal});
+    return RunChild(words, {.capture = capture || o_.log == nullptr,
+                            .output = o_.log ? fileno(o_.log) : -1,
+                            .signal = o_.signal});
   }
 
   std::string DirectoryOf(const Entry& entry) const {

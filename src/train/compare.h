@@ -18,7 +18,7 @@ struct CompareOptions {
   bool equal_state = false;  // MatchState to the first mixer's bytes, before the parameters
   int threads = 1;
   std::string command;          // the user's, for the report
-  std::FILE* log = nullptr;     // progress; null: none
+  std::FILE* log = nullptr;     // progress, the runs' too; null: none
   std::function<int()> signal;  // the signal that asks to stop, or 0; may be null
 };
 
