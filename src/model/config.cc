@@ -63,6 +63,7 @@ void VisitFields(Config& c, Visit&& visit) {
   visit("negative_eigenvalues", c.negative_eigenvalues);
   visit("gate_rank", c.gate_rank);
   visit("gate_divisor", c.gate_divisor);
+  visit("initial_decay", c.initial_decay);
   visit("decay_schedule", c.decay_schedule);
   visit("features", c.features);
   visit("feature_seed", c.feature_seed);
@@ -197,6 +198,8 @@ void CheckStateLayers(const ModelConfig& c) {
   CheckRange("gate_rank", c.gate_rank, 0, 1 << 16);
   Check(c.gate_divisor > 0 && c.gate_divisor < 1e9, "config",
         "gate_divisor must be above 0, but is {}", c.gate_divisor);
+  Check(c.initial_decay > 0 && c.initial_decay < 1e9, "config",
+        "initial_decay must be above 0, but is {}", c.initial_decay);
   CheckChoice("decay_schedule", c.decay_schedule, {"own", "lightning"});
   CheckRange("map_dim", c.map_dim, 0, 1 << 13);
   CheckRange("features", c.features, 0, 1 << 16);

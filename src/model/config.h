@@ -65,6 +65,7 @@ struct ModelConfig {
   bool negative_eigenvalues = false;   // delta rule: beta in (0,2), not (0,1)
   int64_t gate_rank = 0;               // of low-rank gates; 0: 16 (gla), value_dim (kda)
   double gate_divisor = 16;            // of logsigmoid gates (gla, simple_gla)
+  double initial_decay = 16;           // largest A before training (gated_delta, kda)
   std::string decay_schedule = "own";  // of mixers with fixed decays: the mixer's own | "lightning"
   int64_t features = 0;                // random features a head (performer); 0: by head_dim
   int64_t feature_seed = 0;

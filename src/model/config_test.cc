@@ -79,6 +79,7 @@ TEST(ConfigTest, JsonRoundTripKeepsEveryField) {
   c.activation = "relu", c.feature_map = "relu", c.attn_normalise = false, c.map_dim = 12;
   c.conv_size = 0, c.output_norm = "none", c.output_gate = "swish", c.qk_norm = "l2";
   c.negative_eigenvalues = true, c.gate_rank = 3, c.gate_divisor = 2, c.features = 7;
+  c.initial_decay = 1;
   c.decay_schedule = "lightning", c.attn_heads = 4, c.attn_head_dim = 6, c.kv_heads = 2;
   c.qkv_bias = true, c.rope_theta = 1e4, c.window = 9, c.sinks = 1, c.sparse_pattern = "fixed";
   c.sparse_stride = 5, c.sparse_summary = 2, c.lsh_rounds = 1, c.lsh_buckets = 4, c.lsh_chunk = 6;

@@ -73,7 +73,7 @@ Attention::Attention(const ModelConfig& c, int64_t layer)
   const auto projection = [&](const char* name, int64_t out, bool bias) {
     return register_module(name, std::make_shared<Projection>(dim_, out, in, bias));
   };
-  if (p.decay_gate == DecayGate::kSoftplus) AddSoftplusParameters();
+  if (p.decay_gate == DecayGate::kSoftplus) AddSoftplusParameters(c.initial_decay);
   if (p.features > 0) {
     const Tensor drawn = at::tensor(FeaturesOf(c, layer));
     features_ = register_parameter("features", drawn.view({p.features, p.head_dim}), false);
@@ -110,11 +110,11 @@ void Attention::AddFeatureMaps() {
   feature_map_q_ = map("feature_map_q"), feature_map_k_ = map("feature_map_k");
 }
 
-void Attention::AddSoftplusParameters() {
-  // A ~ U(0,16), of kda U(1,16): their papers' code. The lowest is kept off log(0).
+void Attention::AddSoftplusParameters(double initial_decay) {
+  // A ~ U(0,16), of kda U(1,16): their papers' code, here scaled. The lowest is kept off log(0).
   const double least = plan_.mixer->decay == Decay::kPerChannel ? 1 : 1e-3;
   const Tensor A = at::rand({plan_.value_heads}) * (16 - least) + least;
-  A_log_ = register_parameter("A_log", A.log());
+  A_log_ = register_parameter("A_log", (A * (initial_decay / 16)).log());
   dt_bias_ = register_parameter("dt_bias", InitialDtBias(plan_.decay_channels()));
 }
 

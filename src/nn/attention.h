@@ -58,7 +58,7 @@ struct Attention : torch::nn::Module {
   };
   GatePath AddGate(const std::string& name, int64_t out, int64_t rank, bool with_bias);
   void AddGates(const ModelConfig& config);
-  void AddSoftplusParameters();
+  void AddSoftplusParameters(double initial_decay);
   void AddFilters();
   void AddFeatureMaps();
   Projected Project(const at::Tensor& x) const;

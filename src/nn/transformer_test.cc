@@ -260,6 +260,23 @@ TEST(Transformer, RandomFeaturesAreFixedAndSaved) {
 }
 
 // D10: an untrained byte model knows nothing, at any width.
+TEST(Transformer, InitialDecayIsTheLargestBeforeTraining) {
+  ModelConfig c = TextConfig({"gated_delta", "kda"});
+  c.block = "modern", c.heads = c.value_heads = 32;
+  const auto largest = [&](double initial_decay) {
+    torch::manual_seed(1);
+    c.initial_decay = initial_decay;
+    const nn::Transformer model(c);
+    double most = 0;
+    for (const auto& p : model.named_parameters())
+      if (p.key().ends_with("A_log")) most = std::max(most, p.value().exp().max().item<double>());
+    return most;
+  };
+  EXPECT_GT(largest(16), 14);
+  EXPECT_LE(largest(16), 16);
+  EXPECT_NEAR(largest(1), largest(16) / 16, 1e-6);
+}
+
 TEST(Transformer, UntrainedByteModelHasLossLn256) {
   for (const bool tied : {false, true})
     for (const int64_t dim : {32, 512}) {
