@@ -70,6 +70,22 @@ TEST(Transcript, IsWhatIsSpoken) {
               ElementsAre("a", "\xC3\xAF", "\xFF"));
 }
 
+TEST(Transcript, TypographyAndCapitalsOutsideAscii) {
+  EXPECT_EQ(NormaliseTranscript(
+                "\u2018Don\u2019t\u2019\u00A0go\u2026 \u00ABno\u00BB\u2014he\u2010said\u201D"),
+            "don't go no he said");
+  EXPECT_EQ(NormaliseTranscript("\u00C9t\u00E9 \u00C6\u00D8\u00DE\u00D7\u00DF"),
+            "\u00E9t\u00E9 \u00E6\u00F8\u00FE \u00DF");
+  EXPECT_EQ(NormaliseTranscript("\u0141\u00F3d\u017A \u0160\u0179\u0178\u0130"),
+            "\u0142\u00F3d\u017A \u0161\u017A\u00FFi");
+  EXPECT_EQ(NormaliseTranscript("\u039A\u0391\u038A \u0416\u0401\u1E9E\u1EA6"),
+            "\u03BA\u03B1\u03AF \u0436\u0451\u00DF\u1EA7");
+  // Small letters, other scripts and what is not UTF-8 stay.
+  for (const char* text :
+       {"\u0138\u0149\u017E\u00FF", "\u4F60\u597D", "\U00020000", "a\xC3", "\xFF"})
+    EXPECT_EQ(NormaliseTranscript(text), text);
+}
+
 TEST(Transcript, Phonemes) {
   const auto dictionary =
       Pronunciations::Parse("read R EH D\nread(2) R IY D\nit IH T\n", "dictionary");
@@ -78,6 +94,8 @@ TEST(Transcript, Phonemes) {
   EXPECT_EQ(dictionary.Phonemes("read that", &unknown), std::nullopt);
   EXPECT_EQ(unknown, "that");
   EXPECT_THROW(Pronunciations::Parse("\n", "empty"), Error);
+  EXPECT_THAT(*Pronunciations::Parse("READ  R EH1 D\n", "capitals").Phonemes("read"),
+              ElementsAre("R", "EH1", "D"));
 }
 
 TEST(SpeechSet, WordsInFoldersAndDigitsInNames) {

@@ -8,13 +8,14 @@
 
 namespace linattn {
 
-// Text as it is spoken: ASCII letters in lower case, whole numbers below 100 as English words,
-// punctuation gone except apostrophes within words, one space between words. Bytes above 127 stay.
-// Nothing if a number is larger or stands within a word.
+// Text as it is spoken: letters in lower case (Latin, Greek, Cyrillic), whole numbers below 100 as
+// English words, punctuation gone except apostrophes within words (a typographic one is '), one
+// space between words; other characters and bytes that are not UTF-8 stay. Nothing if a number is
+// larger or stands within a word.
 std::optional<std::string> NormaliseTranscript(std::string_view text);
 
 // A pronouncing dictionary: lines "word PHONE PHONE ..."; of alternatives, "word(2) ...", the first
-// is taken. Throws Error if the file is none.
+// is taken. Words in capitals are known in lower case too. Throws Error if the file is none.
 class Pronunciations {
  public:
   static Pronunciations Read(const std::string& path);
