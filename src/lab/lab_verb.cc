@@ -56,12 +56,13 @@ LabResult RunOne(const Experiment& experiment, LabOptions options, const std::st
   };
   options.progress = [&](int64_t done, int64_t total, const std::string& what) {
     options.check();
-    using Style = Progress::Style;
-    if (!progress)
-      progress.emplace(total, stderr,
-                       Progress::Options{.style = options.quiet ? Style::kQuiet : Style::kAuto,
-                                         .unit = "part",
-                                         .now = {}});
+    if (!progress) {
+      using Style = Progress::Style;
+      Progress::Options style;
+      style.style = options.quiet ? Style::kQuiet : Style::kAuto, style.unit = "part";
+      progress.emplace(total, stderr, style);
+      progress->Start(done);  // the rate is that of the parts that follow
+    }
     progress->Update(done, what);
   };
   LabResult result = experiment.run(options);
@@ -115,6 +116,7 @@ int RunLab(const LabFlags& flags, int (*signal)()) {
   const std::string directory = flags.report.empty() ? flags.out : flags.report;
   LabOptions options = flags.options;
   options.quiet = flags.quiet, options.signal = signal;
+  if (options.quick) bench::MeasureMachineQuickly();
   std::vector<std::pair<Experiment, LabResult>> results;
   std::vector<std::string_view> failed;
   for (const Experiment& experiment : Chosen(flags.names)) {
