@@ -7,6 +7,7 @@
 #include <cmath>
 #include <iterator>
 #include <limits>
+#include <set>
 
 #include "base/error.h"
 
@@ -29,6 +30,7 @@ class Scale {
   void Cover(double value) {
     low_ = std::min(low_, Map(value));
     high_ = std::max(high_, Map(value));
+    if (log_ && covered_.size() <= kFewValues) covered_.insert(value);
   }
   bool empty() const { return low_ > high_; }
   void Widen() {
@@ -39,7 +41,13 @@ class Scale {
   double Pixel(double value) const {
     return from_pixel_ + (Map(value) - low_) / (high_ - low_) * (to_pixel_ - from_pixel_);
   }
-  std::vector<double> Ticks() const { return log_ ? LogTicks() : LinearTicks(); }
+  // A few sizes, as powers of two, are the ticks themselves.
+  std::vector<double> Ticks() const {
+    const bool whole = std::ranges::all_of(covered_, [](double x) { return x == std::floor(x); });
+    if (log_ && whole && covered_.size() > 2 && covered_.size() <= kFewValues)
+      return {covered_.begin(), covered_.end()};
+    return log_ ? LogTicks() : LinearTicks();
+  }
 
  private:
   double Map(double value) const { return log_ ? std::log10(value) : value; }
@@ -68,7 +76,10 @@ class Scale {
     return ticks;
   }
 
+  static constexpr size_t kFewValues = 7;
+
   bool log_;
+  std::set<double> covered_;
   double from_pixel_, to_pixel_;
   double low_ = std::numeric_limits<double>::infinity(), high_ = -low_;
 };

@@ -40,6 +40,13 @@ TEST(Plot, LogScaleIsEvenInRatios) {
   EXPECT_THAT(svg, HasSubstr("L385.0 212.5"));
 }
 
+TEST(Plot, AFewSizesAreTheTicks) {
+  const std::string svg =
+      SvgPlot({.x = {"pairs", true}, .series = {{"line", {{4, 0}, {16, 1}, {64, 2}}}}});
+  for (const char* tick : {">4<", ">16<", ">64<"}) EXPECT_THAT(svg, HasSubstr(tick));
+  EXPECT_THAT(svg, Not(HasSubstr(">10<")));
+}
+
 TEST(Plot, LeavesAGapWhereThereIsNoNumber) {
   constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
   const std::string svg =
