@@ -4,8 +4,11 @@
 
 #include <cmath>
 #include <cstdlib>
+#include <filesystem>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <string>
+#include <vector>
 
 #include "base/file.h"
 #include "base/random.h"
@@ -20,6 +23,8 @@ namespace linattn {
 namespace {
 
 using program_testing::Result;
+using ::testing::AllOf;
+using ::testing::Field;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
@@ -47,6 +52,12 @@ class TranscribeTest : public ::testing::Test {
         if (name.ends_with("weight") && name.find("norm") == std::string::npos)
           for (float& x : values) x *= 12;  // so that the outputs depend on what is heard
       SaveModel(Path(causal ? "causal" : "both"), Config(causal), tensors);
+      if (!causal) continue;
+      ModelConfig brief = Config(true);
+      brief.max_len = 40;
+      SaveModel(Path("brief"), brief, tensors);
+      tensors["head.weight"][5] = NAN;
+      SaveModel(Path("nan"), brief, tensors);
     }
     Random random(1);
     Audio audio{8000, {}};
@@ -108,7 +119,7 @@ TEST_F(TranscribeTest, AStateInMidStreamGoesOn) {
   const std::string stream = Path("causal") + " - --rate 8000 ";
   const Result whole = Run(stream + "< " + Path("a.pcm"));
   const Bytes pcm = ReadFile(Path("a.pcm"));
-  for (const size_t at : {size_t{2}, size_t{12346}, size_t{40000}}) {
+  for (const size_t at : {size_t{2}, size_t{12345}, size_t{40000}}) {  // in mid-sample too
     WriteFileAtomic(Path("1.pcm"), std::span(pcm).first(at));
     WriteFileAtomic(Path("2.pcm"), std::span(pcm).subspan(at));
     const Result first = Run(stream + "--save-state " + Path("s") + " < " + Path("1.pcm"));
@@ -140,6 +151,129 @@ TEST_F(TranscribeTest, RefusalsSayWhatToDo) {
               HasSubstr("are for a stream"));
   EXPECT_THAT(Run(Path("causal") + " - --rate 8000 --beam 3 < /dev/null").error,
               HasSubstr("--beam must be left out"));
+  EXPECT_THAT(Run(Path("causal") + " " + Path("a.wav") + " - < /dev/null").error,
+              HasSubstr("must be the only file"));
+  // Before the stream is read, not behind it.
+  EXPECT_THAT(Run(Path("causal") + " - --rate 8000 --save-state /nonexistent/x < " + Path("a.pcm")),
+              AllOf(Field(&Result::status, 2), Field(&Result::out, ""),
+                    Field(&Result::error, HasSubstr("--save-state must be in a directory that "
+                                                    "exists, but '/nonexistent' does not"))));
+}
+
+TEST_F(TranscribeTest, OutputsThatAreNotFiniteAreNoText) {
+  for (const std::string& arguments :
+       {" " + Path("short1.wav"), " " + Path("short1.wav") + " --beam 4", " " + Path("a.wav"),
+        " - --rate 8000 < " + Path("a.pcm")}) {
+    WriteWav(Path("short1.wav"), {8000, std::vector<float>(2000, 0.1f)});
+    const Result result = Run(Path("nan") + arguments);
+    EXPECT_EQ(result.status, 2) << arguments;
+    EXPECT_EQ(result.out, "") << arguments;
+    EXPECT_THAT(result.error, HasSubstr("outputs must be finite, but hold nan in row 0"));
+  }
+}
+
+TEST_F(TranscribeTest, WhoStopsAStreamLosesNothing) {
+  // The first half of the sound, then silence on the line; the signal comes after `wait`.
+  const auto interrupted = [](const std::string& options, const std::string& wait) {
+    const std::string line = Path("line"), sound = "head -c 24000 " + Path("a.pcm");
+    return Run(Path("causal") + " - --rate 8000 " + options + " & child=$!; " + wait +
+                   "; kill -TERM $child; wait $child",
+               "rm -f " + line + "; mkfifo " + line + "; (" + sound + "; sleep 9) > " + line +
+                   " & < " + line + " ");
+  };
+  const Result whole = Run(Path("causal") + " - --rate 8000 < " + Path("a.pcm"));
+  const Result text =
+      interrupted("--save-state " + Path("t"),
+                  "for i in $(seq 200); do [ -s " + Path("stdout") + " ] || sleep 0.05; done");
+  EXPECT_EQ(text.status, 143) << text.error;
+  ASSERT_GT(text.out.size(), 1u);
+  EXPECT_THAT(whole.out, StartsWith(text.out.substr(0, text.out.size() - 1)));
+  EXPECT_EQ(
+      Run(Path("causal") + " - --rate 8000 --load-state " + Path("t") + " < /dev/null").status, 0);
+  Result json;
+  for (const char* wait : {"sleep 0.5", "sleep 2", "sleep 8"})
+    if (json.out.empty()) json = interrupted("--json", wait);
+  EXPECT_EQ(json.status, 143);
+  EXPECT_TRUE(nlohmann::json::accept(json.out)) << json.out;
+  // A reader that goes away: the state is there all the same.
+  std::filesystem::remove(Path("t"));
+  Run(Path("causal") + " - --rate 8000 --save-state " + Path("t") + " < " + Path("a.pcm") +
+      " | true");
+  EXPECT_TRUE(std::filesystem::exists(Path("t")));
+}
+
+TEST_F(TranscribeTest, FilesLongerThanTheModelsMaximumAreReadAsStreams) {
+  const Result brief = Run(Path("brief") + " " + Path("a.wav"));
+  ASSERT_EQ(brief.status, 0) << brief.error;
+  EXPECT_EQ(brief.out, Run(Path("causal") + " " + Path("a.wav")).out);
+  EXPECT_THAT(Run(Path("brief") + " --beam 3 " + Path("a.wav")).error,
+              HasSubstr("(1 s), but makes 100: leave out --beam"));
+}
+
+TEST_F(TranscribeTest, OneBadFileDoesNotEndTheOthers) {
+  std::filesystem::copy_file(Path("a.wav"), Path("\xE9.wav"),
+                             std::filesystem::copy_options::overwrite_existing);
+  const Result result = Run(Path("both") + " --json " + Path("a.wav") + " " + Path("none.wav") +
+                            " " + Path("short.wav") + " " + Path("\xE9.wav"));
+  EXPECT_EQ(result.status, 2);
+  EXPECT_THAT(result.error, HasSubstr("none.wav'"));
+  EXPECT_THAT(result.error, HasSubstr("short.wav: must be at least one window"));
+  EXPECT_THAT(result.error, HasSubstr("all 4 files must be transcribed, but 2 could not be"));
+  std::vector<nlohmann::json> lines;
+  std::istringstream stream(result.out);
+  for (std::string line; std::getline(stream, line);) lines.push_back(nlohmann::json::parse(line));
+  ASSERT_EQ(lines.size(), 4u);
+  EXPECT_TRUE(lines[1].contains("error"));
+  EXPECT_EQ(lines[0]["phonemes"], lines[3]["phonemes"]);
+  Bytes cut = ReadFile(Path("a.wav"));
+  cut.resize(cut.size() / 2);
+  WriteFileAtomic(Path("cut.wav"), cut);
+  const Result half = Run(Path("both") + " " + Path("cut.wav"));
+  EXPECT_EQ(half.status, 0);
+  EXPECT_THAT(half.error, HasSubstr("cut.wav: is cut"));
+}
+
+TEST_F(TranscribeTest, AWavStreamIsHeardAsItsFile) {
+  const Result file = Run(Path("causal") + " " + Path("a.wav"));
+  const Result stream = Run(Path("causal") + " - < " + Path("a.wav"));
+  EXPECT_EQ(stream.out, file.out) << stream.error;
+  EXPECT_THAT(Run(Path("causal") + " - --rate 16000 < " + Path("a.wav")).error,
+              HasSubstr("8000 Hz by its WAV head"));
+  EXPECT_THAT(Run(Path("causal") + " - --rate 16000", "echo fLaC1234 | ").error,
+              HasSubstr("begins as a file of FLAC"));
+}
+
+TEST_F(TranscribeTest, EvalCountsErrorsAsTranscribeMakesThem) {
+  const Result said = Run(Path("both") + " " + Path("a.wav"));
+  std::string text = said.out.substr(0, said.out.size() - 1);
+  std::erase(text, ' ');
+  ASSERT_GT(text.size(), 2u);
+  ModelConfig c = Config(false);
+  c.unit_kind = "characters";
+  const ModelFile file = LoadModel(Path("both"));
+  SaveModel(Path("characters"), c, file.tensors);
+  WriteFileAtomic(Path("m.tsv"), "a.wav\t" + text + "\ttest\n./a.wav\t" + text +
+                                     "xx\ttest\nshort.wav\ta\ttest\nb.wav\td\ttrain\n");
+  const auto eval = [](const std::string& arguments) {
+    return program_testing::Shell(
+        LINATTN_BIN "/linattn eval " + Path("characters") + " --data " + arguments,
+        directory_->path());
+  };
+  const Result result = eval(Path("m.tsv") + " --json --quiet");
+  ASSERT_EQ(result.status, 0) << result.error;
+  const auto json = nlohmann::json::parse(result.out);
+  EXPECT_EQ(json["count"], 2);
+  EXPECT_EQ(json["errors"], 2);  // what the model cannot spell
+  EXPECT_EQ(json["labels"], 2 * text.size() + 2);
+  EXPECT_EQ(json["left_out"], 1);
+  EXPECT_NEAR(json["character_error_rate"].get<double>(),
+              2 / static_cast<double>(2 * text.size() + 2), 1e-9);
+  const Result lines = eval(Path("m.tsv") + " --split all --beam 4");
+  EXPECT_EQ(lines.status, 0) << lines.error;
+  EXPECT_THAT(lines.out, HasSubstr("3 utterances of " + Path("m.tsv") + " (all)"));
+  EXPECT_THAT(lines.error, HasSubstr("1 left out (1 too short for what is said)"));
+  EXPECT_THAT(eval(Path("m.tsv") + " --split validation").error,
+              HasSubstr("1 of train, 0 of validation and 3 of test"));
 }
 
 }  // namespace

@@ -8,9 +8,11 @@
 #include "base/file.h"
 #include "base/progress.h"
 #include "cli/console.h"
+#include "cli/eval_speech.h"
 #include "cli/loaded_model.h"
 #include "cli/verbs.h"
 #include "data/image_set.h"
+#include "data/speech_set.h"
 #include "runtime/score.h"
 
 namespace linattn::cli {
@@ -21,14 +23,18 @@ Examples:
   linattn eval model.safetensors --data fashion-mnist
   linattn eval model.safetensors --data cifar10:DIR --split validation --limit 500 --json
   linattn eval text.safetensors --data book.txt
+  linattn eval speech.safetensors --data manifest.tsv --beam 16 --json
   linattn eval model.safetensors --data fashion-mnist --dtype int8      what short weights cost
 bits_per_dim (of text: bits_per_byte) is the negative log likelihood of a sub-pixel (a byte) in bits.
-Bytes are counted whatever the vocabulary, so that models of different ones compare.)";
+Bytes are counted whatever the vocabulary, so that models of different ones compare.
+Of a model of speech: its phoneme or character error rate on a manifest (lines of audio path, tab, transcript and perhaps
+tab, split; or JSON lines), on wav:DIR (DIR/WORD/*.wav) or on Debian's recorded prompts (asterisk). Without a split in the
+manifest a tenth is test, as in training; --split all takes everything.)";
 
 struct Options {
   WeightType dtype = WeightType::kFloat32;
-  std::string model, data, split = "test";
-  int64_t limit = 0, batch = 0;
+  std::string model, data, split = "test", dictionary = kDictionary;
+  int64_t limit = 0, batch = 0, beam = 0;
   bool json = false;
 };
 
@@ -116,6 +122,12 @@ void Run(const Options& o, const Common& common) {
   const ModelConfig& c = model.config();
   const bool images = c.task == "images";
   Check(!o.data.empty(), "eval", "the data must be given (--data), but are not");
+  if (c.task == "speech") {
+    Check(o.batch == 0, "eval", "--batch must be left out for a model of speech");
+    return EvalSpeech({o.data, o.split, o.dictionary, o.limit, o.beam, o.json, common.quiet},
+                      model.model);
+  }
+  Check(o.beam == 0, "eval", "--beam is for a model of speech, but this one is of {}", c.task);
   Examples all = images ? ImageExamples(o, c) : TextExamples(o, model);
   Check(c.classes == 0 || !all.labels.empty(), "eval",
         "a conditional model needs labels, but {} has none", o.data);
@@ -142,17 +154,23 @@ void Run(const Options& o, const Common& common) {
 }  // namespace
 
 void AddEval(CLI::App& app, Common& common) {
-  CLI::App& verb = *app.add_subcommand("eval", "bits/dim of a model on a data set");
+  CLI::App& verb =
+      *app.add_subcommand("eval", "bits/dim (of speech: the error rate) of a model on a data set");
   auto o = std::make_shared<Options>();
   AddModelArgument(verb, o->model);
   AddDtypeOption(verb, o->dtype);
   verb.add_option("--data", o->data,
-                  "fashion-mnist, mnist:DIR, cifar10:DIR or png:DIR; for a model of text, a file");
-  verb.add_option("--split", o->split, "train, validation or test (test)");
+                  "fashion-mnist, mnist:DIR, cifar10:DIR or png:DIR; for a model of text, a file; "
+                  "of speech, a manifest, wav:DIR or asterisk");
+  verb.add_option("--split", o->split, "train, validation or test (test); of speech also all");
   verb.add_option("--limit", o->limit, "only the first N sequences")
       ->check(CLI::Range(int64_t{1}, kMany));
   verb.add_option("--batch", o->batch, "sequences a pass (about 8192 tokens)")
       ->check(CLI::Range(int64_t{1}, kMany));
+  verb.add_option("--beam", o->beam, "of speech: prefixes that the search keeps (greedy)")
+      ->check(CLI::Range(1, 10000));
+  verb.add_option("--dictionary", o->dictionary,
+                  "of speech in phonemes: the pronunciations (pocketsphinx-en-us's)");
   verb.add_flag("--json", o->json, "one line of JSON");
   AddCommon(verb, common);
   verb.footer(kExamples);

@@ -15,6 +15,7 @@ namespace {
 
 constexpr const char* kWhere = "audio";
 constexpr size_t kHead = 8;  // bytes of a chunk's name and size
+constexpr float kLoudest = 1e6f;
 
 uint32_t Size(const Bytes& b, size_t at) {
   return b[at] | b[at + 1] << 8 | b[at + 2] << 16 | static_cast<uint32_t>(b[at + 3]) << 24;
@@ -36,9 +37,9 @@ bool ChunksUntilEnd(const Bytes& b, size_t at) {
   return at == b.size() || at == b.size() + 1;
 }
 
-// Fills in the sizes that a WAV file has left open.
-void RepairWav(Bytes& b) {
-  if (!Named(b, 0, "RIFF") || !Named(b, 8, "WAVE")) return;
+// Fills in the sizes that a WAV file has left open. Whether it is cut.
+bool RepairWav(Bytes& b) {
+  if (!Named(b, 0, "RIFF") || !Named(b, 8, "WAVE")) return false;
   for (size_t at = 12; at + kHead <= b.size();) {
     const size_t size = Size(b, at + 4), left = b.size() - at - kHead;
     const bool open = Named(b, at, "data") &&
@@ -46,11 +47,12 @@ void RepairWav(Bytes& b) {
     if (open) {
       SetSize(b, at + 4, left);
       SetSize(b, 4, b.size() - kHead);
-      return;
+      return size > left && size < kOpenSize;
     }
-    if (size > left) return;
+    if (size > left) return true;
     at += kHead + size + size % 2;
   }
+  return false;
 }
 
 // The bytes as libsndfile's virtual file.
@@ -82,7 +84,7 @@ using SoundFile = std::unique_ptr<SNDFILE, int (*)(SNDFILE*)>;
 Audio ReadAudio(const std::string& path) { return DecodeAudio(ReadFile(path, kWhere), path); }
 
 Audio DecodeAudio(std::vector<uint8_t> bytes, const std::string& name) {
-  RepairWav(bytes);
+  const bool cut = RepairWav(bytes);
   Reader reader{bytes};
   SF_VIRTUAL_IO io{Reader::Length, Reader::Seek, Reader::Read, nullptr, Reader::Tell};
   SF_INFO info{};
@@ -91,18 +93,26 @@ Audio DecodeAudio(std::vector<uint8_t> bytes, const std::string& name) {
         sf_strerror(nullptr));
   Check(info.channels >= 1 && info.channels <= 64, kWhere,
         "{}: must have from 1 to 64 channels, but has {}", name, info.channels);
-  Audio audio{info.samplerate, {}};
+  // Of an Ogg file whose last page is not there, libsndfile does not know the length.
+  const bool no_end =
+      (info.format & SF_FORMAT_TYPEMASK) == SF_FORMAT_OGG && info.frames == SF_COUNT_MAX;
+  Audio audio{info.samplerate, {}, cut || no_end};
   constexpr sf_count_t kBlock = 4096;
   std::vector<float> block(static_cast<size_t>(kBlock * info.channels));
   for (sf_count_t n; (n = sf_readf_float(file.get(), block.data(), kBlock)) > 0;) {
     for (sf_count_t i = 0; i < n; ++i) {
       float sum = 0;
       for (int c = 0; c < info.channels; ++c) sum += block[i * info.channels + c];
-      audio.samples.push_back(sum / static_cast<float>(info.channels));
+      const float x = sum / static_cast<float>(info.channels);
+      Check(std::abs(x) <= kLoudest, kWhere,
+            "{}: samples must be numbers up to {:g} (full scale is 1), but sample {} is {}", name,
+            kLoudest, audio.samples.size(), x);
+      audio.samples.push_back(x);
     }
   }
   Check(sf_error(file.get()) == SF_ERR_NO_ERROR, kWhere, "{}: is damaged: {}", name,
         sf_strerror(file.get()));
+  audio.cut |= info.frames != SF_COUNT_MAX && std::ssize(audio.samples) < info.frames;
   return audio;
 }
 

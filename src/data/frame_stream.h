@@ -52,7 +52,10 @@ class FrameStream {
   int64_t frames_ = 0;
 };
 
-// All rows of `audio`, named `name` in messages. Throws Error if it is shorter than one window.
-std::vector<float> RowsOf(const FrameOptions& options, const Audio& audio, const std::string& name);
+// Frames that `audio` makes.
+int64_t CountFrames(const FrameOptions& options, const Audio& audio);
+
+// All rows of `audio`; none if it is shorter than one window.
+std::vector<float> RowsOf(const FrameOptions& options, const Audio& audio);
 
 }  // namespace linattn

@@ -7,11 +7,14 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "data/utf8.h"
 
 namespace linattn {
 namespace {
 
 constexpr const char* kWhere = "manifest";
+
+constexpr const char* kBlanks = " \t";
 
 enum Field { kAudio, kText, kSplit, kFields, kOther };
 
@@ -38,7 +41,7 @@ std::vector<Line> LinesOf(std::string_view text) {
     std::string_view line = text.substr(0, end);
     text.remove_prefix(std::min(end + 1, text.size()));
     if (line.ends_with('\r')) line.remove_suffix(1);
-    if (line.find_first_not_of(" \t") != std::string_view::npos) lines.push_back({line, number});
+    if (line.find_first_not_of(kBlanks) != std::string_view::npos) lines.push_back({line, number});
   }
   return lines;
 }
@@ -60,6 +63,7 @@ void Finish(ManifestEntry entry, const std::string& at, std::vector<ManifestEntr
             entry.split == "test",
         kWhere, "{}: the split must be train, validation or test, but is '{}'", at,
         Printable(entry.split));
+  entry.name = std::filesystem::path(entry.audio).lexically_normal().string();
   entries.push_back(std::move(entry));
 }
 
@@ -87,6 +91,22 @@ ManifestEntry FromJson(std::string_view line, const std::string& at) {
   return entry;
 }
 
+// Without a byte order mark.
+std::string_view Utf8Text(std::string_view text, const std::string& name) {
+  const bool utf16 = text.starts_with("\xFF\xFE") || text.starts_with("\xFE\xFF");
+  Check(!utf16, kWhere, "{}: must be UTF-8, but is UTF-16 (iconv -f UTF-16 -t UTF-8 converts it)",
+        name);
+  if (text.starts_with("\xEF\xBB\xBF")) text.remove_prefix(3);
+  const size_t at = FirstNotUtf8(text);
+  if (at == std::string_view::npos) return text;
+  Fail(
+      kWhere,
+      "{}, line {}: must be UTF-8, but has the byte 0x{:02X} (if it is of Latin-1, iconv -f LATIN1 "
+      "-t UTF-8 converts it)",
+      name, 1 + std::count(text.begin(), text.begin() + static_cast<int64_t>(at), '\n'),
+      static_cast<unsigned char>(text[at]));
+}
+
 // What the columns are, and whether a first line has said so.
 std::pair<std::vector<Field>, bool> Columns(std::string_view first, const std::string& at) {
   std::vector<Field> columns;
@@ -101,15 +121,16 @@ std::pair<std::vector<Field>, bool> Columns(std::string_view first, const std::s
 }  // namespace
 
 std::vector<ManifestEntry> ParseManifest(std::string_view text, const std::string& name) {
-  std::vector<Line> lines = LinesOf(text);
+  const std::vector<Line> lines = LinesOf(Utf8Text(text, name));
   Check(!lines.empty(), kWhere, "{}: must list at least one recording, but is empty", name);
   const auto at = [&](const Line& line) { return fmt::format("{}, line {}", name, line.number); };
   std::vector<ManifestEntry> entries;
-  if (lines.front().text.starts_with('{')) {
+  const std::string_view first = lines.front().text;
+  if (first[first.find_first_not_of(kBlanks)] == '{') {
     for (const Line& line : lines) Finish(FromJson(line.text, at(line)), at(line), entries);
     return entries;
   }
-  const auto [columns, named] = Columns(lines.front().text, at(lines.front()));
+  const auto [columns, named] = Columns(first, at(lines.front()));
   for (size_t i = named ? 1 : 0; i < lines.size(); ++i) {
     const auto fields = Split(lines[i].text);
     const bool right =

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <utility>
 
@@ -10,6 +11,7 @@
 #include "data/gzip.h"
 #include "data/manifest.h"
 #include "data/transcript.h"
+#include "data/utf8.h"
 
 namespace linattn {
 namespace {
@@ -20,20 +22,15 @@ constexpr const char* kWhere = "speech";
 constexpr const char* kPrompts = "/usr/share/asterisk/sounds/en_US_f_Allison";
 constexpr const char* kPromptsText = "/usr/share/doc/asterisk-core-sounds-en/core-sounds-en.txt.gz";
 
-struct Recording {
-  std::string name;
-  ManifestEntry entry;
-};
-
 // Lines "name: text" of those that have a file. Texts in brackets describe sounds.
-std::vector<Recording> Prompts(const std::string& directory) {
+std::vector<ManifestEntry> Prompts(const std::string& directory) {
   Check(fs::is_directory(directory) && fs::exists(kPromptsText), kWhere,
         "the prompts must be in {} and their texts in {}, but are not: install "
         "asterisk-core-sounds-en-wav and asterisk-core-sounds-en, or run scripts/setup",
         directory, kPromptsText);
   constexpr int64_t kMost = 1 << 24;
   const Bytes bytes = Unpack(ReadFile(kPromptsText, kWhere), kMost, kPromptsText).bytes;
-  std::vector<Recording> list;
+  std::vector<ManifestEntry> list;
   for (std::string_view text = AsText(bytes); !text.empty();) {
     const size_t end = std::min(text.find('\n'), text.size());
     const std::string_view line = text.substr(0, end);
@@ -43,7 +40,7 @@ std::vector<Recording> Prompts(const std::string& directory) {
     const std::string name(line.substr(0, colon)), path = directory + "/" + name + ".wav";
     const std::string said(line.substr(colon + 2));
     if (!fs::exists(path) || said.find('[') != std::string::npos) continue;
-    list.push_back({name, {path, said, ""}});
+    list.push_back({name, path, said, ""});
   }
   return list;
 }
@@ -55,43 +52,35 @@ std::vector<fs::path> Sorted(const fs::path& directory) {
   return entries;
 }
 
-bool IsWav(const fs::path& path) { return path.extension() == ".wav" && !fs::is_directory(path); }
+bool IsWav(const fs::path& path) {
+  return (path.extension() == ".wav" || path.extension() == ".WAV") && !fs::is_directory(path);
+}
 
-std::vector<Recording> WavFolder(const std::string& directory) {
+std::vector<ManifestEntry> WavFolder(const std::string& directory) {
   Check(fs::is_directory(directory), kWhere, "'{}' must be a folder, but is not", directory);
-  std::vector<Recording> list;
+  std::vector<ManifestEntry> list;
   for (const fs::path& path : Sorted(directory)) {
     const std::string name = path.filename().string();
     if (IsWav(path) && name.size() > 2 && name[0] >= '0' && name[0] <= '9' && name[1] == '_')
-      list.push_back({name, {path.string(), name.substr(0, 1), ""}});
+      list.push_back({name, path.string(), name.substr(0, 1), ""});
     if (!fs::is_directory(path)) continue;
     for (const fs::path& file : Sorted(path))
       if (IsWav(file))
-        list.push_back({name + "/" + file.filename().string(), {file.string(), name, ""}});
+        list.push_back({name + "/" + file.filename().string(), file.string(), name, ""});
   }
   Check(!list.empty(), kWhere, "{}: looked for WORD/*.wav and D_*.wav, found none", directory);
   return list;
 }
 
-std::vector<Recording> Manifest(const std::string& path) {
-  std::vector<Recording> list;
-  const fs::path folder = fs::path(path).parent_path();
-  for (ManifestEntry& entry : ReadManifest(path)) {
-    std::string name = fs::path(entry.audio).lexically_relative(folder).string();
-    list.push_back({name.empty() ? entry.audio : name, std::move(entry)});
-  }
-  return list;
-}
-
-std::vector<Recording> Recordings(const std::string& spec) {
+std::vector<ManifestEntry> Recordings(const std::string& spec) {
   if (spec == "asterisk") return Prompts(kPrompts);
   if (spec.starts_with("asterisk:")) return Prompts(spec.substr(9));
   if (spec.starts_with("wav:")) return WavFolder(spec.substr(4));
-  return Manifest(spec);
+  return ReadManifest(spec);
 }
 
-Split SplitOf(const Recording& recording) {
-  if (!recording.entry.split.empty()) return ParseSplit(recording.entry.split);
+Split SplitOf(const ManifestEntry& recording) {
+  if (!recording.split.empty()) return ParseSplit(recording.split);
   uint64_t hash = 0xcbf29ce484222325;
   for (const char c : recording.name) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
   const uint64_t place = hash % 10;
@@ -100,15 +89,37 @@ Split SplitOf(const Recording& recording) {
 
 }  // namespace
 
+std::string ToString(const LeftOut& left_out) {
+  const auto& [name, reason, detail] = left_out;
+  return fmt::format("{}: {}{}{}", Printable(name), reason, detail.empty() ? "" : ": ", detail);
+}
+
+std::string CountReasons(std::span<const LeftOut> left_out) {
+  if (left_out.empty()) return "";
+  std::map<std::string, int64_t> counts;
+  for (const LeftOut& one : left_out) ++counts[one.reason];
+  std::vector<std::pair<int64_t, std::string>> reasons;
+  for (const auto& [reason, count] : counts) reasons.emplace_back(-count, reason);
+  std::sort(reasons.begin(), reasons.end());
+  std::string list;
+  for (const auto& [count, reason] : reasons)
+    list += fmt::format("{}{} {}", list.empty() ? "" : ", ", -count, reason);
+  return fmt::format("{} left out ({})", left_out.size(), list);
+}
+
 SpeechSet LoadSpeech(const SpeechSource& source) {
   std::optional<Pronunciations> dictionary;
   if (source.unit_kind == "phonemes") dictionary = Pronunciations::Read(source.dictionary);
   SpeechSet set;
-  for (const Recording& recording : Recordings(source.spec)) {
-    const auto leave_out = [&](const std::string& why) {
-      set.left_out.push_back(fmt::format("{}: {}", recording.name, why));
+  for (const ManifestEntry& recording : Recordings(source.spec)) {
+    const auto leave_out = [&](const char* reason, const std::string& detail = "") {
+      set.left_out.push_back({recording.name, reason, detail});
     };
-    const auto text = NormaliseTranscript(recording.entry.text);
+    if (FirstNotUtf8(recording.text) != std::string::npos) {
+      leave_out("text that is not UTF-8");
+      continue;
+    }
+    const auto text = NormaliseTranscript(recording.text);
     if (!text || text->empty()) {
       leave_out(text ? "no words" : "a number that is not spelled out");
       continue;
@@ -117,15 +128,15 @@ SpeechSet LoadSpeech(const SpeechSource& source) {
     auto units =
         dictionary ? dictionary->Phonemes(*text, &unknown) : std::optional(Characters(*text));
     if (!units) {
-      leave_out(fmt::format("'{}' is not in the dictionary", Printable(unknown)));
+      leave_out("a word that is not in the dictionary", Printable(unknown));
       continue;
     }
     set.utterances.push_back(
-        {recording.name, recording.entry.audio, std::move(*units), SplitOf(recording)});
+        {recording.name, recording.audio, std::move(*units), SplitOf(recording)});
   }
   Check(!set.utterances.empty(), kWhere, "{}: none of the {} recordings can be used{}{}",
         source.spec, set.left_out.size(), set.left_out.empty() ? "" : ": ",
-        set.left_out.empty() ? "" : set.left_out.front());
+        set.left_out.empty() ? "" : ToString(set.left_out.front()));
   std::stable_sort(set.utterances.begin(), set.utterances.end(),
                    [](const Utterance& a, const Utterance& b) { return a.name < b.name; });
   return set;

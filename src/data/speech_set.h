@@ -1,5 +1,6 @@
 #pragma once
 
+#include <span>
 #include <string>
 #include <vector>
 
@@ -15,10 +16,22 @@ struct Utterance {
   Split split = Split::kTrain;
 };
 
+// One that cannot be used.
+struct LeftOut {
+  std::string name;
+  std::string reason;    // of a few: what is counted
+  std::string detail{};  // what the reason leaves open, or empty
+};
+
+// "name: reason: detail"
+std::string ToString(const LeftOut& left_out);
+// "3 left out (2 no words, 1 too short)", most frequent first; of none "".
+std::string CountReasons(std::span<const LeftOut> left_out);
+
 struct SpeechSet {
   std::vector<Utterance> utterances;  // sorted by name
-  std::vector<std::string> left_out;  // "name: why": no words, numbers that are not spelled, words
-                                      // that the dictionary lacks
+  std::vector<LeftOut> left_out;      // no words, numbers that are not spelled, text that is not
+                                      // UTF-8, words that the dictionary lacks
 };
 
 struct SpeechSource {
@@ -33,7 +46,8 @@ struct SpeechSource {
 };
 
 // Splits: the manifest's where it says so; else by a hash of the name (FNV-1a, modulo 10): 0 test,
-// 1 validation, the rest train. Throws Error if the source is not there or gives no utterance.
+// 1 validation, the rest train. In a manifest the name is the path as it is written there, so that
+// the same manifest is split alike wherever it lies and however its own path is spelled. Throws Error if the source is not there or gives no utterance.
 SpeechSet LoadSpeech(const SpeechSource& source);
 
 inline constexpr const char* kDictionary =

@@ -58,6 +58,34 @@ TEST(Manifest, SaysWhichLineIsWrong) {
   EXPECT_THAT(message("{\"audio\""), HasSubstr("m, line 1 is not valid JSON"));
 }
 
+TEST(Manifest, ByteOrderMarksAndBlanksInFront) {
+  const std::string mark = "\xEF\xBB\xBF";
+  for (const char* text :
+       {"a.wav\thi\n", "audio\ttext\na.wav\thi\n", "{\"audio\": \"a.wav\", \"text\": \"hi\"}\n",
+        " \t{\"audio\": \"a.wav\", \"text\": \"hi\"}\n"}) {
+    for (const std::string& before : {std::string(), mark}) {
+      const auto list = ParseManifest(before + text, "m");
+      ASSERT_EQ(list.size(), 1u) << text;
+      EXPECT_EQ(list[0].audio, "a.wav");
+      EXPECT_EQ(list[0].text, "hi");
+    }
+  }
+  EXPECT_THAT(MessageOf([&] { ParseManifest(mark, "m"); }), HasSubstr("is empty"));
+}
+
+TEST(Manifest, OtherEncodingsAreRefusedWithTheLine) {
+  EXPECT_THAT(MessageOf([] { ParseManifest("a\tb\nc\tcaf\xE9\n", "m.tsv"); }),
+              HasSubstr("m.tsv, line 2: must be UTF-8, but has the byte 0xE9 (if it is of Latin-1, "
+                        "iconv -f LATIN1 -t UTF-8 converts it)"));
+  EXPECT_THAT(MessageOf([] {
+                ParseManifest(
+                    "\xFF\xFE"
+                    "a",
+                    "m.tsv");
+              }),
+              HasSubstr("m.tsv: must be UTF-8, but is UTF-16 (iconv -f UTF-16"));
+}
+
 TEST(Transcript, IsWhatIsSpoken) {
   EXPECT_EQ(NormaliseTranscript("Press 1 -- or 42, 'please'..."), "press one or forty two please");
   EXPECT_EQ(NormaliseTranscript("party's  last\tname"), "party's last name");
@@ -122,7 +150,8 @@ TEST(SpeechSet, PathsAreRelativeToTheManifestAndSplitsAreFixed) {
   WriteFileAtomic(directory / "m.tsv", text + "x.wav\t...\ny.wav\tone\ttest\n");
   const SpeechSet set = LoadSpeech({directory / "m.tsv", "characters", ""});
   ASSERT_EQ(set.utterances.size(), 101u);
-  EXPECT_THAT(set.left_out, ElementsAre("x.wav: no words"));
+  ASSERT_EQ(set.left_out.size(), 1u);
+  EXPECT_EQ(ToString(set.left_out[0]), "x.wav: no words");
   int64_t count[3] = {};
   for (const Utterance& u : set.utterances) ++count[static_cast<int>(u.split)];
   EXPECT_EQ(set.utterances[0].path, directory / "clips/0.wav");
@@ -131,6 +160,40 @@ TEST(SpeechSet, PathsAreRelativeToTheManifestAndSplitsAreFixed) {
   EXPECT_EQ(set.utterances[0].split, Split::kTrain);
   EXPECT_EQ(count[1], 7);
   EXPECT_EQ(count[2], 8);
+}
+
+TEST(SpeechSet, TheSplitDoesNotDependOnHowTheManifestIsSpelled) {
+  const TemporaryDirectory directory;
+  std::filesystem::create_directories(directory / "sub");
+  std::string text;
+  for (int i = 0; i < 40; ++i)
+    text += fmt::format("{}{}.wav\tword\n",
+                        i % 3 == 0   ? "./clips//"
+                        : i % 3 == 1 ? "clips/x/../"
+                                     : directory / "clips/",
+                        i);
+  WriteFileAtomic(directory / "m.tsv", text);
+  const SpeechSet plain = LoadSpeech({directory / "m.tsv", "characters", ""});
+  EXPECT_EQ(plain.utterances.back().name, "clips/9.wav");
+  const std::filesystem::path here = std::filesystem::current_path();
+  std::filesystem::current_path(directory.path());
+  for (const std::string& spelled : {std::string("m.tsv"), std::string("./m.tsv"),
+                                     std::string("sub/../m.tsv"), directory / "sub/..//m.tsv"}) {
+    const SpeechSet other = LoadSpeech({spelled, "characters", ""});
+    for (size_t i = 0; i < plain.utterances.size(); ++i) {
+      EXPECT_EQ(other.utterances[i].name, plain.utterances[i].name) << spelled;
+      EXPECT_EQ(other.utterances[i].split, plain.utterances[i].split) << spelled;
+    }
+  }
+  std::filesystem::current_path(here);
+}
+
+TEST(SpeechSet, ReasonsAreCounted) {
+  EXPECT_EQ(CountReasons({}), "");
+  const std::vector<LeftOut> list = {
+      {"a", "no words"}, {"b", "too short", "2 rows"}, {"c", "no words"}};
+  EXPECT_EQ(CountReasons(list), "3 left out (2 no words, 1 too short)");
+  EXPECT_EQ(ToString(list[1]), "b: too short: 2 rows");
 }
 
 }  // namespace

@@ -84,12 +84,15 @@ Beam Extend(const Beam& beam, const std::vector<double>& y, int64_t blank, Prefi
   return {next.begin(), next.end()};
 }
 
-std::vector<double> LogSoftmax(std::span<const float> x) {
+// Of frame t.
+std::vector<double> LogSoftmax(std::span<const float> x, int64_t t) {
   const double top = *std::max_element(x.begin(), x.end());
   double sum = 0;
   for (const float v : x) sum += std::exp(v - top);
+  const double scale = top + std::log(sum);
+  Check(std::isfinite(scale), "ctc", "logits must be finite, but those of frame {} are not", t);
   std::vector<double> y(x.begin(), x.end());
-  for (double& v : y) v -= top + std::log(sum);
+  for (double& v : y) v -= scale;
   return y;
 }
 
@@ -120,7 +123,7 @@ std::vector<CtcHypothesis> CtcBeam(std::span<const float> logits, int64_t C, int
   Prefixes prefixes;
   Beam beam = {{Prefixes::kRoot, {0, kNever}}};
   for (int64_t t = 0; t < T; ++t) {
-    beam = Extend(beam, LogSoftmax(logits.subspan(t * C, C)), blank, prefixes);
+    beam = Extend(beam, LogSoftmax(logits.subspan(t * C, C), t), blank, prefixes);
     KeepBest(beam, width);
   }
   std::vector<CtcHypothesis> best;

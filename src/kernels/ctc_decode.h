@@ -31,7 +31,8 @@ struct CtcHypothesis {
 };
 
 // Prefix beam search (Hannun et al. 2014) over logits [T,C] of any scale (their log softmax is
-// taken): the `width` likeliest label sequences, likeliest first.
+// taken): the `width` likeliest label sequences, likeliest first. Throws Error naming the frame
+// whose logits have no log softmax: NaN, infinity, or all minus infinity.
 std::vector<CtcHypothesis> CtcBeam(std::span<const float> logits, int64_t C, int64_t blank,
                                    int64_t width);
 

@@ -3,8 +3,10 @@
 #include <gmock/gmock.h>
 
 #include <cmath>
+#include <limits>
 #include <map>
 
+#include "base/error_testing.h"
 #include "base/random.h"
 
 namespace linattn {
@@ -84,6 +86,20 @@ TEST(CtcDecode, EditDistance) {
   EXPECT_EQ(EditDistance(Labels{1, 2, 3}, Labels{}), 3);
   EXPECT_EQ(EditDistance(Labels{}, Labels{4, 4}), 2);
   EXPECT_EQ(EditDistance(Labels{1, 2, 3, 4}, Labels{2, 3, 5, 4}), 2);
+}
+
+TEST(CtcBeam, LogitsWithoutALogSoftmaxAreRefusedByFrame) {
+  constexpr float kInf = std::numeric_limits<float>::infinity();
+  for (const float bad : {NAN, kInf}) {
+    std::vector<float> logits(5 * 40, 0.5f);
+    for (size_t i = 2 * 40; i < 3 * 40; i += 3) logits[i] = bad;
+    EXPECT_THAT(MessageOf([&] { CtcBeam(logits, 40, 0, 20); }),
+                testing::HasSubstr("those of frame 2 are not"));
+  }
+  std::vector<float> logits(3 * 4, -kInf);
+  EXPECT_NE(MessageOf([&] { CtcBeam(logits, 4, 0, 2); }), "no error");
+  for (int t = 0; t < 3; ++t) logits[t * 4 + t] = 0;  // certain: logits of probability 0 are right
+  EXPECT_EQ(CtcBeam(logits, 4, 0, 2).front().labels, (std::vector<int32_t>{1, 2}));
 }
 
 }  // namespace

@@ -1,5 +1,4 @@
 #include <ATen/ATen.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -76,7 +75,7 @@ class SpeechTask : public Task {
     }
     Check(!train_.empty() && !held_out_.empty(), kWhere,
           "{}: there must be utterances to train on and to evaluate, but there are {} and {}{}",
-          data.source, train_.size(), held_out_.size(), LeftOut());
+          data.source, train_.size(), held_out_.size(), Counted());
     Normalise();
     ChooseHeldOut();
   }
@@ -99,7 +98,13 @@ class SpeechTask : public Task {
     return fmt::format(
         "{}: {} utterances ({:.1f} minutes) to train on, {} {} ones to evaluate, {} units{}",
         options_.data.source, train_.size(), seconds / 60, held_out_.size(),
-        options_.data.full_train ? "test" : "validation", options_.model.vocab, LeftOut());
+        options_.data.full_train ? "test" : "validation", options_.model.vocab, Counted());
+  }
+
+  std::vector<std::string> left_out() const override {
+    std::vector<std::string> lines;
+    for (const LeftOut& one : left_out_) lines.push_back(ToString(one));
+    return lines;
   }
 
   Batch TrainBatch(int64_t index) const override {
@@ -166,8 +171,7 @@ class SpeechTask : public Task {
     for (const std::string& unit : utterance.units) {
       const auto found = number_.find(unit);
       if (found == number_.end()) {
-        left_out_.push_back(
-            fmt::format("{}: '{}' is not a unit of the model", utterance.name, unit));
+        left_out_.push_back({utterance.name, "with a unit that the model has not", unit});
         return false;
       }
       labels.push_back(found->second);
@@ -181,19 +185,24 @@ class SpeechTask : public Task {
     Example e{utterance.path, {}, 0, {}};
     if (!Spell(utterance, e.labels)) return;
     const Audio audio = ReadAudio(utterance.path);
-    e.frames = RowsOf({m.sample_rate, m.input_features, 1, {}, {}}, audio, utterance.path);
+    e.frames = RowsOf({m.sample_rate, m.input_features, 1, {}, {}}, audio);
     e.length = std::ssize(e.frames) / m.input_features;
     const int64_t rows = m.RowsOf(e.length), needed = CtcFramesNeeded(e.labels);
-    if (rows < needed) {
+    const auto leave_out = [&](const char* reason, const std::string& detail) {
+      left_out_.push_back({utterance.name, reason, detail});
+    };
+    if (audio.cut) {
+      leave_out("cut", "the file ends before its header or its format says it does");
+    } else if (rows < needed) {
       const std::string what =
-          fmt::format("{}: CTC needs {} rows for its {} labels, but {} frames make {}",
-                      utterance.path, needed, e.labels.size(), e.length, rows);
+          fmt::format("CTC needs {} rows for its {} labels, but {} frames make {}", needed,
+                      e.labels.size(), e.length, rows);
       Check(options_.data.unalignable == "skip", kWhere,
-            "{} (data.unalignable = \"skip\" leaves such utterances out)", what);
-      left_out_.push_back(what);
+            "{}: {} (data.unalignable = \"skip\" leaves such utterances out)", utterance.path,
+            what);
+      leave_out("too short for what is said", what);
     } else if (rows > m.max_len) {
-      left_out_.push_back(fmt::format("{}: {} rows are more than model.max_len = {}",
-                                      utterance.path, rows, m.max_len));
+      leave_out("longer than model.max_len", fmt::format("{} rows, but {}", rows, m.max_len));
     } else {
       to.push_back(std::move(e));
     }
@@ -285,17 +294,10 @@ class SpeechTask : public Task {
     return batch;
   }
 
-  std::string LeftOut() const {
-    if (left_out_.empty()) return "";
-    constexpr size_t kShown = 3;
-    const size_t shown = std::min(left_out_.size(), kShown);
-    return fmt::format("; {} left out: {}{}", left_out_.size(),
-                       fmt::join(left_out_.begin(), left_out_.begin() + shown, "; "),
-                       shown < left_out_.size() ? "; ..." : "");
-  }
+  std::string Counted() const { return left_out_.empty() ? "" : "; " + CountReasons(left_out_); }
 
   std::vector<Example> train_, held_out_;
-  std::vector<std::string> left_out_;
+  std::vector<LeftOut> left_out_;
   std::map<std::string, int32_t> number_;  // of a unit
   mutable int64_t epoch_ = -1;             // that batches_ is of
   mutable std::vector<std::vector<int64_t>> batches_;

@@ -58,6 +58,8 @@ class Task {
 
   virtual std::string Summary() const = 0;                             // one line for the log
   virtual std::vector<std::string> class_names() const { return {}; }  // of the labels, if known
+  // Examples that cannot be learned from, one a line: "name: why".
+  virtual std::vector<std::string> left_out() const { return {}; }
   // Completes the model's config by what only the data tell: a conditional model without names
   // takes those of the classes, if they are as many; a model of speech its units and its features'
   // scale.

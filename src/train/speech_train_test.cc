@@ -19,7 +19,10 @@
 namespace linattn {
 namespace {
 
+using ::testing::Contains;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 const char* const kWords[] = {"ab", "ba", "aab", "c", "cab"};
 
@@ -80,9 +83,8 @@ class FiveWords : public ::testing::Test {
     double wrong = 0, all = 0;
     for (int i = 50; i < 60; ++i) {
       const Audio audio = ReadAudio(directory_ / fmt::format("{}.wav", i));
-      const auto rows =
-          RowsOf({c.sample_rate, c.input_features, c.subsample, c.input_mean, c.input_deviation},
-                 audio, "");
+      const auto rows = RowsOf(
+          {c.sample_rate, c.input_features, c.subsample, c.input_mean, c.input_deviation}, audio);
       std::vector<int32_t> wanted;
       for (const char letter : std::string(kWords[i % 5]))
         wanted.push_back(static_cast<int32_t>(
@@ -120,9 +122,11 @@ TEST_F(FiveWords, WhatCannotBeAlignedIsNamed) {  // E1
   const auto task = [&] {
     return MakeTask({c.model, c.data, c.train.batch, c.train.eval_examples, 1});
   };
-  EXPECT_THAT(task()->Summary(), HasSubstr("1 left out: " + directory_ / "short.wav" +
-                                           ": CTC needs 3 rows for its 2 labels, but 5 frames"
-                                           " make 2"));
+  EXPECT_THAT(task()->Summary(), HasSubstr("; 1 left out (1 too short for what is said)"));
+  EXPECT_THAT(
+      task()->left_out(),
+      ElementsAre("short.wav: too short for what is said: CTC needs 3 rows for its 2 labels, "
+                  "but 5 frames make 2"));
   c.data.unalignable = "refuse";
   try {
     task();
@@ -130,6 +134,22 @@ TEST_F(FiveWords, WhatCannotBeAlignedIsNamed) {  // E1
   } catch (const Error& e) {
     EXPECT_THAT(e.what(), HasSubstr("short.wav: CTC needs 3 rows"));
   }
+}
+
+TEST_F(FiveWords, WhatIsEmptyOrCutDoesNotEndTheTraining) {
+  const std::string list(AsText(ReadFile(manifest())));
+  Bytes wav = ReadFile(directory_ / "1.wav");
+  wav.resize(wav.size() / 2);
+  WriteFileAtomic(directory_ / "cut.wav", wav);
+  WriteWav(directory_ / "empty.wav", {8000, {}});
+  WriteWav(directory_ / "tiny.wav", {8000, std::vector<float>(150)});
+  WriteFileAtomic(manifest(), list + "empty.wav\tab\ntiny.wav\tab\ttrain\ncut.wav\tba\ttrain\n");
+  const RunConfig c = Config(manifest(), 0);
+  const auto task = MakeTask({c.model, c.data, 8, 0, 1});
+  EXPECT_THAT(task->Summary(), HasSubstr("40 utterances"));
+  EXPECT_THAT(task->left_out(), Contains("tiny.wav: too short for what is said: CTC needs 2 rows "
+                                         "for its 2 labels, but 0 frames make 0"));
+  EXPECT_THAT(task->left_out(), Contains(StartsWith("cut.wav: cut: ")));
 }
 
 TEST_F(FiveWords, BatchesArePaddedMaskedAndTheSameEachTime) {
