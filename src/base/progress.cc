@@ -96,8 +96,11 @@ void Progress::Finish() {
 
 std::string Progress::Summary(double now) const {
   const double elapsed = now - started_;
-  std::string line = fmt::format("{} {}/{}", options_.unit, done_, total_);
-  if (done_ > start_ && elapsed > 0) {
+  std::string line = options_.clock
+                         ? fmt::format("{}/{}", Duration(static_cast<double>(done_)),
+                                       Duration(static_cast<double>(total_)))
+                         : fmt::format("{} {}/{}", options_.unit, done_, total_);
+  if (done_ > start_ && elapsed > 0 && !options_.clock) {
     const double rate = static_cast<double>(done_ - start_) / elapsed;
     line += fmt::format("  {:.3g}/s", rate);
     if (done_ < total_)

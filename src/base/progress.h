@@ -20,6 +20,7 @@ class Progress {
     Style style = Style::kAuto;  // kAuto: kBar if the stream is a terminal, else kLines
     std::string unit = "step";
     std::function<double()> now;  // seconds; null: the steady clock
+    bool clock = false;           // units are seconds, a budget: "1:30/5:00", without a rate
   };
 
   Progress(int64_t total, std::FILE* stream, bool quiet = false);

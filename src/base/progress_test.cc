@@ -107,6 +107,17 @@ TEST(Progress, RateOfAResumedRunCountsItsOwnSteps) {
   std::fclose(file);
 }
 
+TEST(Progress, ABudgetOfTimeIsAClock) {
+  std::FILE* file = std::tmpfile();
+  {
+    Progress progress(300, file, {.style = Progress::Style::kLines, .now = {}, .clock = true});
+    progress.Update(90, "step 7");
+    progress.Update(300, "step 20");
+  }
+  EXPECT_EQ(LinesOf(file), (std::vector<std::string>{"1:30/5:00  step 7", "5:00/5:00  step 20"}));
+  std::fclose(file);
+}
+
 TEST(Progress, QuietWritesNothing) {
   std::FILE* file = std::tmpfile();
   {

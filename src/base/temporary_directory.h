@@ -11,7 +11,7 @@
 namespace linattn {
 
 // A fresh directory under the system's temporary one, removed with all it holds at the end. For
-// tests.
+// tests, and for bytes that somebody reads from a file alone.
 class TemporaryDirectory {
  public:
   TemporaryDirectory() {

@@ -150,20 +150,25 @@ std::string Transformer::FirstNonFinite(const Tensor& tokens, const Tensor* mask
   return first;
 }
 
-Tensor Transformer::AttentionDistance(const Transformer& teacher, const Tensor& tokens) const {
-  CheckTokens(config(), tokens, nullptr);
+Tensor Transformer::AttentionDistance(const Transformer& teacher, const Tensor& tokens,
+                                      const Tensor* mask) const {
+  CheckTokens(config(), tokens, mask);
   const auto& layers = impl_->model.layers;
   Check(layers.size() == teacher.impl_->model.layers.size() && config().dim == teacher.config().dim,
         kWhere, "a teacher must have {} layers of width {}, but has {} of {}", layers.size(),
         config().dim, teacher.config().layers(), teacher.config().dim);
-  const nn::Pass own{.autocast = impl_->autocast};
+  const Tensor there = mask ? *mask : Tensor();
+  const auto present = [&](const Tensor& y) {
+    return mask ? y.to(at::kFloat).masked_fill(mask->eq(0).unsqueeze(-1), 0) : y.to(at::kFloat);
+  };
+  const nn::Pass own{.mask = there, .autocast = impl_->autocast};
   std::vector<Tensor> distances;
-  nn::Pass pass{.autocast = teacher.impl_->autocast};
+  nn::Pass pass{.mask = there, .autocast = teacher.impl_->autocast};
   pass.observe = [&](const std::string& layer, const Tensor& x, const Tensor& wanted) {
     if (!layer.ends_with(".attn")) return;
     const at::AutoGradMode gradients(true);
-    const Tensor y = layers[distances.size()]->attn->Forward(x, own).to(at::kFloat);
-    const Tensor to = wanted.to(at::kFloat);
+    const Tensor y = present(layers[distances.size()]->attn->Forward(x, own));
+    const Tensor to = present(wanted);
     distances.push_back((y - to).square().sum() / to.square().sum().clamp_min(1e-30));
   };
   {

@@ -70,9 +70,11 @@ class Transformer {
 
   // How far the attention of each layer is from that of `teacher`, which has as many layers of the
   // same width, when both read what the teacher's layer reads: [L], sum |y - y_teacher|^2 / sum
-  // |y_teacher|^2. Gradients reach this model's attention only. (Attention transfer: Zhang et al.
-  // 2024, "The Hedgehog & the Porcupine".) The teacher should be in evaluation mode.
-  at::Tensor AttentionDistance(const Transformer& teacher, const at::Tensor& tokens) const;
+  // |y_teacher|^2 over the rows that are there. Gradients reach this model's attention only. The
+  // teacher should be in evaluation mode. (The loss of attention transfer in Zhang et al. 2024,
+  // "LoLCATs", here by the teacher's size.)
+  at::Tensor AttentionDistance(const Transformer& teacher, const at::Tensor& tokens,
+                               const at::Tensor* mask = nullptr) const;
 
   // Weights as the model file keeps them: name and row-major float32 data, in file order. Import
   // throws Error if a name or a size is not the model's, before anything is changed.

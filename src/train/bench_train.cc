@@ -51,29 +51,26 @@ class Bench {
   explicit Bench(const RunConfig& config)
       : config_(config),
         model_(config.model),
-        parameters_(model_.NamedParameters()),
-        optimiser_(config.train, parameters_),
+        optimiser_(config.train, model_.NamedParameters()),
         batches_{RandomBatch(config.model, config.train.batch)} {
     model_.SetAutocast(config.train.dtype == "bf16");
   }
 
   double StepSeconds() {
     const auto start = Clock::now();
-    optimiser_.ZeroGradients();
-    const double loss = AccumulateGradients(batches_, [&](const Batch& batch) {
+    const auto loss = [&](const Batch& batch) {
       return TokenLoss(config_.model, model_.Forward(batch.inputs), batch.targets).sum(at::kDouble);
-    });
-    const double norm = GradientNorm(parameters_);
-    Check(std::isfinite(loss) && std::isfinite(norm), "bench",
-          "loss and gradient must be finite before a step is timed, but are {} and {}", loss, norm);
-    optimiser_.Step(config_.train.lr, ClipScale(norm, config_.train.clip));
+    };
+    const auto update = optimiser_.Learn(batches_, loss, config_.train.lr, config_.train.clip);
+    Check(update.made, "bench",
+          "loss and gradient must be finite before a step is timed, but are {} and {}", update.loss,
+          update.norm);
     return SecondsSince(start);
   }
 
  private:
   const RunConfig& config_;
   Transformer model_;
-  NamedTensors parameters_;
   Optimiser optimiser_;
   std::vector<Batch> batches_;
 };

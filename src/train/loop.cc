@@ -18,6 +18,7 @@
 #include "train/metrics.h"
 #include "train/optimiser.h"
 #include "train/samples.h"
+#include "train/score.h"
 #include "train/throughput.h"
 
 namespace linattn {
@@ -28,22 +29,6 @@ constexpr const char* kVocabularyFile = "/vocabulary.model";  // in a run's dire
 double Seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
-
-// A batch's losses and figures of merit, summed over batches.
-struct Score {
-  explicit Score(size_t metrics) : tallies(metrics) {}
-  void Add(double nats, double tokens, const std::vector<Tally>& more) {
-    loss.sum += nats, loss.count += tokens;
-    for (size_t i = 0; i < tallies.size(); ++i) {
-      tallies[i].sum += more[i].sum, tallies[i].count += more[i].count;
-    }
-  }
-
-  Tally loss;
-  std::vector<Tally> tallies;  // one a metric
-};
-
-double Mean(const Tally& tally) { return tally.sum / tally.count; }
 
 // While it lives, the model's weights are their running means (if there are any).
 class UseAverages {
@@ -185,7 +170,6 @@ class Run {
 
   StepReport Step();
   void CountWork(const std::vector<Batch>& batches, double seconds);
-  at::Tensor Loss(const Batch& batch, Score& score);
   void AddFigures(const Score& score, std::vector<Metrics::Value>& values) const;
   bool Improves() const;
   void RefuseOrSkip(const StepReport& report, const Batch& batch);
@@ -194,7 +178,6 @@ class Run {
   void Sample();
   void Save();
   void Report(const StepReport& report);
-  double Headline(const Score& score) const { return Mean(score.tallies.front()); }
   bool Done() const;
   bool Due(int64_t every) const { return every > 0 && state_.step % every == 0; }
   double Elapsed() const { return state_.wall_s + Seconds() - started_; }
@@ -264,15 +247,14 @@ Run::StepReport Run::Step() {
   for (int64_t i = 0; i < t_.accumulate; ++i) {
     batches.push_back(task_->TrainBatch(state_.step * t_.accumulate + i));
   }
-  StepReport report{.score = Score(figures_.size())};
+  StepReport report{.score = Score(*task_)};
   report.rate = LearningRate(ScheduleOf(t_, state_.total), state_.step + 1);
-  learner_.optimiser.ZeroGradients();
   learner_.RedrawFeatures(state_.step);
-  report.loss =
-      AccumulateGradients(batches, [&](const Batch& batch) { return Loss(batch, report.score); });
-  if (std::isfinite(report.loss)) report.norm = GradientNorm(learner_.parameters);
-  if (std::isfinite(report.loss) && std::isfinite(report.norm)) {
-    learner_.optimiser.Step(report.rate, ClipScale(report.norm, t_.clip));
+  const Optimiser::Update update = learner_.optimiser.Learn(
+      batches, [&](const Batch& batch) { return report.score.Add(learner_.model, *task_, batch); },
+      report.rate, t_.clip);
+  report.loss = update.loss, report.norm = update.norm;
+  if (update.made) {
     if (learner_.average) learner_.average->Update(state_.step + 1);
     skipped_in_a_row_ = 0;
   } else {
@@ -299,15 +281,6 @@ void Run::CountWork(const std::vector<Batch>& batches, double seconds) {
   step_flops_ += weight * (flops - step_flops_);
 }
 
-// The batch's; what it is worth is added to `score`.
-at::Tensor Run::Loss(const Batch& batch, Score& score) {
-  const at::Tensor outputs = learner_.model.Forward(batch.inputs, batch.mask_or_null());
-  const at::Tensor loss = task_->Loss(outputs, batch);
-  const auto nats = loss.item<double>();
-  score.Add(nats, static_cast<double>(batch.tokens), task_->Measure(outputs.detach(), batch, nats));
-  return loss;
-}
-
 // Those to which any batch has added.
 void Run::AddFigures(const Score& score, std::vector<Metrics::Value>& values) const {
   for (size_t i = 0; i < figures_.size(); ++i) {
@@ -320,7 +293,6 @@ void Run::RefuseOrSkip(const StepReport& report, const Batch& batch) {
   std::string layer = loss ? learner_.model.FirstNonFinite(batch.inputs, batch.mask_or_null())
                            : FirstNonFiniteTensor(Gradients(learner_.parameters));
   if (layer.empty()) layer = loss ? "the loss" : "the gradient's norm";
-  constexpr int64_t kMostSkips = 100;
   const std::string what = fmt::format(
       "step {}: the {} must be finite, but is {}; the first such value is in {}", state_.step + 1,
       loss ? "loss" : "gradient", loss ? report.loss : report.norm, layer);
@@ -378,16 +350,12 @@ bool Run::Improves() const {
 double Run::Evaluate() {
   const double begin = Seconds();
   learner_.model.SetTraining(false);
-  Score score(figures_.size());
-  {
-    torch::NoGradGuard no_gradient;
+  const Score score = [&] {
     const UseAverages guard(learner_.parameters, learner_.average.get());
-    for (int64_t i = 0; i < task_->eval_batches(); ++i) {
-      Loss(task_->EvalBatch(i), score);
-    }
-  }
+    return ScoreHeldOut(learner_.model, *task_);
+  }();
   learner_.model.SetTraining(true);
-  metric_ = Headline(score);
+  metric_ = score.headline();
   eval_s_ = Seconds() - begin;
   state_.evaluated_step = state_.step;
   std::vector<Metrics::Value> values = {{"loss", Mean(score.loss)}};
@@ -458,7 +426,7 @@ void Run::Report(const StepReport& r) {
   const std::string speed =
       options_.peak_gflops > 0 ? fmt::format(" ({:.0f}% of peak)", 100 * FractionOfPeak()) : "";
   progress_->Update(state_.step,
-                    fmt::format("{:.3f} {}  {:.0f} tokens/s{}  lr {:.2e}", Headline(r.score),
+                    fmt::format("{:.3f} {}  {:.0f} tokens/s{}  lr {:.2e}", r.score.headline(),
                                 figures_.front().name, TokensPerSecond(), speed, r.rate));
 }
 

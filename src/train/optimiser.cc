@@ -55,6 +55,19 @@ Optimiser::Optimiser(const TrainConfig& config, NamedTensors parameters)
   }
 }
 
+Optimiser::Update Optimiser::Learn(const std::vector<Batch>& batches,
+                                   const std::function<at::Tensor(const Batch&)>& loss, double rate,
+                                   double clip) {
+  ZeroGradients();
+  Update update{.loss = AccumulateGradients(batches, loss)};
+  if (!std::isfinite(update.loss)) return update;
+  update.norm = GradientNorm(parameters_);
+  if (!std::isfinite(update.norm)) return update;
+  Step(rate, ClipScale(update.norm, clip));
+  update.made = true;
+  return update;
+}
+
 void Optimiser::ZeroGradients() {
   for (auto& [name, parameter] : parameters_) parameter.mutable_grad().reset();
 }

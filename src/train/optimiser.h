@@ -24,6 +24,16 @@ class Optimiser {
  public:
   Optimiser(const TrainConfig& config, NamedTensors parameters);
 
+  // One update by the mean loss of the batches' scored tokens (AccumulateGradients), its gradient
+  // cut to a norm of `clip`. None if that loss or norm is not finite: then the gradients are left
+  // to be looked at.
+  struct Update {
+    double loss = 0, norm = 0;  // nats a token; of the gradient
+    bool made = false;
+  };
+  Update Learn(const std::vector<Batch>& batches,
+               const std::function<at::Tensor(const Batch&)>& loss, double rate, double clip);
+
   void ZeroGradients();  // leaves them undefined
   // One update of all parameters that have gradients, which count times `gradient_scale`.
   void Step(double rate, double gradient_scale = 1);
@@ -41,6 +51,9 @@ class Optimiser {
   NamedTensors parameters_;
   std::vector<at::Tensor> m_, v_;  // one a parameter
 };
+
+// Updates in a row that could not be made, after which training is over.
+inline constexpr int64_t kMostSkips = 100;
 
 // Running means of the parameters: mean = d mean + (1 - d) x, d = min(decay, (1 + n) / (10 + n)) at
 // update n, so that the first weights are soon forgotten.
