@@ -7,12 +7,16 @@
 #include <cstdlib>
 #include <filesystem>
 #include <regex>
+#include <span>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "base/file.h"
 #include "base/temporary_directory.h"
 #include "data/vocabulary.h"
 #include "model/model_file.h"
+#include "model/parameters.h"
 #include "program_testing.h"
 #include "runtime/reference_model.h"
 
@@ -23,6 +27,7 @@ namespace {
 using program_testing::Result;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 class TextTest : public ::testing::Test {
  protected:
@@ -39,6 +44,25 @@ class TextTest : public ::testing::Test {
     SaveModel(Path("pieces.safetensors"), c, reference::DenseTensors(c, 3), DType::kF32, {},
               pieces.file());
     SaveModel(Path("ids.safetensors"), c, reference::DenseTensors(c, 3));
+  }
+  // Saves a model whose likeliest symbol is always the next of `symbols`, round and round: the
+  // first one at the start, the lowest of them behind one that is none of them.
+  static void SaveChain(const std::string& name, const std::vector<int32_t>& symbols,
+                        std::span<const uint8_t> vocabulary = {}, int64_t vocab = 256) {
+    ModelConfig c;
+    c.task = "text", c.position = "none", c.head = "categorical", c.max_len = 64;
+    c.vocab = vocab, c.dim = 8, c.heads = c.value_heads = 1, c.head_dim = c.value_dim = 4;
+    c.mlp_dim = 4, c.mixers = {"linear"};
+    PackedModel::Tensors tensors;
+    for (const ParameterSpec& spec : Parameters(c)) tensors[spec.name].resize(ElementsOf(spec));
+    for (float& x : tensors["norm.weight"]) x = 1;
+    const int64_t n = std::ssize(symbols);
+    for (int64_t i = 0; i <= n; ++i) {  // the start token last
+      const int64_t from = i < n ? symbols[i] : c.start_token(0), channel = i;
+      tensors["embed.weight"][from * c.dim + channel] = 10;
+      tensors["head.weight"][symbols[i < n ? (i + 1) % n : 0] * c.dim + channel] = 1;
+    }
+    SaveModel(Path(name), c, tensors, DType::kF32, {}, vocabulary);
   }
   static void TearDownTestSuite() { delete directory_; }
 
@@ -107,6 +131,121 @@ TEST_F(TextTest, TurnsWithStateFilesEqualOnePass) {  // B7, B14
     EXPECT_THAT(refused.error, HasSubstr("[state]")) << wrong;
     EXPECT_EQ(refused.out, "");
   }
+}
+
+TEST_F(TextTest, CharactersAreWholeWhereverATextIsSaved) {  // C8, B7
+  SaveChain("zhong", {0xE4, 0xB8, 0xAD, 'W', 'X'});
+  const std::string text = "\xE4\xB8\xADWX\xE4\xB8\xADWX", generate = "$G zhong --temperature 0 ";
+  ASSERT_EQ(Shell(generate + "--tokens 10").out, text);
+  for (int cut = 0; cut <= 10; ++cut) {
+    const std::string first = Shell(generate + fmt::format("--tokens {} --save-state s", cut)).out;
+    const std::string rest = generate + fmt::format("--load-state s --tokens {}", 10 - cut);
+    EXPECT_EQ(first + Shell(rest).out, text) << cut;
+    EXPECT_EQ(first + Shell(rest).out, text) << cut << ", twice from one state";
+    ASSERT_EQ(Shell(rest + " --out made").status, 0);
+    EXPECT_EQ(TextOf("made"), text.substr(cut));
+    // One by one.
+    std::string parts = first;
+    for (int i = cut; i < 10; ++i) {
+      parts += Shell(generate + "--load-state s --save-state s --tokens 1").out;
+    }
+    EXPECT_EQ(parts, text) << cut;
+  }
+  EXPECT_EQ(Shell(generate + "--tokens 2").out, "\xEF\xBF\xBD");  // nothing comes behind it
+  for (const char* how : {"", " --no-cache"}) {
+    const std::string prompt = "printf 'x\\344\\270' | " + generate + "- --tokens ";
+    EXPECT_EQ(Shell(prompt + "3" + how).out, "\xE4\xB8\xADWX");
+    EXPECT_EQ(Shell(prompt + "0" + how).out, "");
+  }
+  const Vocabulary pieces = Vocabulary::Open(LINATTN_TESTDATA "/text/pieces.model");
+  std::vector<int32_t> bytes;  // pieces of a byte
+  for (int32_t id = 0; id < pieces.size(); ++id) {
+    if (const std::string text = pieces.TextOf(id, false); text.size() == 1 && text[0] < 0) {
+      bytes.push_back(id);
+    }
+  }
+  ASSERT_EQ(bytes.size(), 128u);
+  SaveChain("pieces-zhong", {bytes[0xE4 - 128], bytes[0xB8 - 128], bytes[0xAD - 128]},
+            pieces.file(), pieces.size());
+  const std::string in_pieces = "$G pieces-zhong --temperature 0 ";
+  EXPECT_EQ(Shell(in_pieces + "--tokens 4 --save-state s").out, "\xE4\xB8\xAD");
+  EXPECT_EQ(Shell(in_pieces + "--tokens 2 --load-state s --stop '\xE4\xB8\xAD'").out, "");
+  EXPECT_EQ(Shell(in_pieces + "--tokens 2 --load-state s").out, "\xE4\xB8\xAD");
+  const std::string cached = "--prompt-cache zhong.cache --tokens 2";
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(Shell("printf '\\344' | " + generate + "- " + cached).out, "\xE4\xB8\xAD");
+  }
+}
+
+TEST_F(TextTest, StopStringsAreFoundAcrossStates) {
+  SaveChain("zhong", {0xE4, 0xB8, 0xAD, 'W', 'X'});
+  SaveChain("ws", {'W'});
+  const std::string generate = "$G zhong --temperature 0 --stop WX --stop 'X\xE4\xB8\xADW' ";
+  ASSERT_EQ(Shell("$G zhong --temperature 0 --tokens 9 --stop 'X\xE4\xB8\xADW'").out,
+            "\xE4\xB8\xADW");
+  ASSERT_EQ(Shell(generate + "--tokens 4 --save-state s").out, "\xE4\xB8\xADW");
+  const Result across = Shell(generate + "--load-state s --save-state s --tokens 9");
+  EXPECT_EQ(across.out, "");
+  EXPECT_THAT(across.error, HasSubstr("1 tokens,"));
+  EXPECT_EQ(Shell(generate + "--load-state s --tokens 9").out, "\xE4\xB8\xAD");  // the next one
+  ASSERT_EQ(Shell("$G zhong --temperature 0 --tokens 5 --save-state s").status, 0);
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_EQ(Shell("$G zhong --temperature 0 --load-state s --save-state s --tokens 1").status, 0);
+  }
+  EXPECT_EQ(Shell(generate + "--load-state s --tokens 9 --out made").status, 0);
+  EXPECT_EQ(TextOf("made"), "");
+
+  // Neither a prompt nor what has ended a text already is a part of one.
+  const std::string ws = "$G ws --temperature 0 --stop WW --tokens 9 ";
+  EXPECT_THAT(Shell(ws + "--prompt W --save-state s").error, HasSubstr("2 tokens,"));
+  EXPECT_THAT(Shell(ws + "--load-state s").error, HasSubstr("2 tokens,"));
+  ASSERT_EQ(Shell("$G ws --temperature 0 --tokens 1 --save-state s").out, "W");
+  EXPECT_THAT(Shell(ws + "--load-state s").error, HasSubstr("1 tokens,"));
+  EXPECT_THAT(Shell(ws + "--load-state s --prompt W").error, HasSubstr("2 tokens,"));
+  EXPECT_EQ(Shell("$G ws --temperature 0 --load-state s --stop W").out, "");
+}
+
+TEST_F(TextTest, WhatCannotBeIsRefusedBeforeTheWork) {
+  for (const auto& [wrong, why] : std::vector<std::pair<std::string, std::string>>{
+           {"--top-p 1.5", "top_p must be in (0,1], but is 1.5"},
+           {"--top-p 0", "top_p must be"},
+           {"--stop ''", "at least one byte"},
+           {"--stop x --stop ''", "at least one byte"},
+           {"--n 3", "--n must be left out for a model of text"},
+           {"--no-cache --tokens 65", "64 tokens, but are 65"}}) {
+    const Result refused = Shell("$G $B --prompt abc " + wrong);
+    EXPECT_EQ(refused.status, 2) << wrong;
+    EXPECT_THAT(refused.error, AllOf(HasSubstr(why), Not(HasSubstr("prompt: ")))) << wrong;
+    EXPECT_EQ(refused.out, "");
+  }
+  // Without the cache max_len is the end of every model.
+  EXPECT_EQ(Shell("$G $B --seed 1 --no-cache --forever --prompt abc --out made").status, 0);
+  EXPECT_EQ(TextOf("made").size(), 61u);
+  EXPECT_EQ(Shell("$G $B --no-cache --tokens 0").status, 0);
+}
+
+TEST_F(TextTest, EachVerbSaysWhichOneFits) {
+  ModelConfig c;
+  c.task = "copy", c.position = "learned", c.head = "categorical", c.max_len = 16, c.vocab = 4;
+  c.dim = 8, c.heads = c.value_heads = 2, c.head_dim = c.value_dim = 4, c.mlp_dim = 8;
+  c.mixers = {"linear"};
+  SaveModel(Path("copy"), c, reference::DenseTensors(c, 1));
+  c.task = "speech", c.input_features = 40, c.sample_rate = 8000, c.vocab = 5, c.subsample = 3;
+  SaveModel(Path("speech"), c, reference::DenseTensors(c, 1));
+  for (const char* more : {"", " --tokens 3"}) {
+    const std::string speech = "images or text, but is one of speech (see: linattn transcribe)";
+    EXPECT_THAT(Shell(std::string("$G speech") + more).error, HasSubstr(speech));
+    const Result copy = Shell(std::string("$G copy") + more);
+    EXPECT_EQ(copy.status, 2);
+    EXPECT_THAT(copy.error, HasSubstr("but is one of copy (see: linattn compare)"));
+  }
+  EXPECT_THAT(Shell("$L complete $B --image none.png").error,
+              HasSubstr("images, but is one of text (see: linattn generate)"));
+  EXPECT_THAT(Shell("$L inspect speech").out,
+              HasSubstr("speech at 8000 Hz, 3 x 40 features a row, up to 16 rows; 4 characters and "
+                        "a blank"));
+  EXPECT_THAT(Shell("$L inspect copy").out, HasSubstr("copy, vocabulary 4, up to 16 tokens"));
+  EXPECT_THAT(Shell("$L inspect $B").out, HasSubstr("text, vocabulary 256"));
 }
 
 TEST_F(TextTest, TheSamePromptIsNotReadTwice) {  // B9

@@ -149,7 +149,7 @@ void Run(const Options& o, const Common& common) {
   CheckOut(o.grid.out, "complete");
   const LoadedModel model(o.model, o.dtype);
   const ModelConfig& c = model.config();
-  CheckMakesImages(c, "complete");
+  CheckTask(c, "complete", {"images"});
   const ImageSet set = Originals(o, model);
   std::vector<Request> requests = MakeRequests(o, model, set);
   std::vector<Image> seen;

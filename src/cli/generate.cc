@@ -14,6 +14,7 @@
 #include "cli/loaded_model.h"
 #include "cli/pictures.h"
 #include "cli/verbs.h"
+#include "data/text_stream.h"
 
 namespace linattn::cli {
 namespace {
@@ -30,7 +31,8 @@ Examples:
   linattn generate text.safetensors --forever --timing 100000 >/dev/null
   linattn generate converted.safetensors --prompt "415 902 17"     token ids, where nobody knows them
 The same seed gives the same output whatever --batch and --threads are, and wherever a text is saved
-and loaded on its way. Standard output shows what is no UTF-8 as U+FFFD; --out keeps all bytes.)";
+and loaded on its way. Standard output shows what is no UTF-8 as U+FFFD, and a character that --save-state
+cuts when the text goes on; --out keeps all bytes.)";
 
 struct Options {
   WeightType dtype = WeightType::kFloat32;
@@ -54,13 +56,20 @@ GenerateOptions MakeOptions(const Options& o, uint64_t seed) {
   return options;
 }
 
+constexpr const char* kPictureGroup = "Pictures";
+constexpr const char* kTextGroup = "Text";
+
+// Throws Error naming an option of that group if one is given.
+void CheckNoneOf(const CLI::App& verb, const std::string& group, const std::string& task) {
+  const auto given = verb.get_options([&](const CLI::Option* option) {
+    return option->get_group() == group && option->count() > 0;
+  });
+  Check(given.empty(), "generate", "{} must be left out for a model of {}{}",
+        given.empty() ? "" : given[0]->get_name(), task,
+        task == "images" ? " (to paint the rest of pictures see: linattn complete)" : "");
+}
+
 void GenerateImages(const Options& o, const LoadedModel& model, const Common& common) {
-  const TextOptions& t = o.text;
-  Check(o.input.empty() && t.prompt.empty() && t.prompt_file.empty() && t.tokens < 0 &&
-            t.load_state.empty() && t.save_state.empty() && t.prompt_cache.empty(),
-        "generate",
-        "prompts, --tokens and states must be left out for a model of images (see: linattn "
-        "complete)");
   const ModelConfig& c = model.config();
   Check(c.head == "categorical" || (o.top_k == 0 && o.top_p == 1), "generate",
         "--top-k and --top-p choose among symbols: they must be left out for the head {}", c.head);
@@ -107,23 +116,32 @@ void GenerateText(const Options& o, const LoadedModel& model, const Common& comm
     text.prompt_file = o.input;
   }
   if (!o.label.empty()) text.label = model.ClassNamed(o.label);
-  CheckOut(text.save_state, "generate", "--save-state");
-  CheckOut(text.prompt_cache, "generate", "--prompt-cache");
   GenerateText(text, model);
 }
 
-void Run(const Options& o, const Common& common) {
+// All that can be refused before any work.
+void CheckOptions(const Options& o) {
   CheckOut(o.grid.out, "generate");
+  CheckOut(o.text.save_state, "generate", "--save-state");
+  CheckOut(o.text.prompt_cache, "generate", "--prompt-cache");
+  CheckSampler(MakeOptions(o, 0).sampler);
+  StopStrings stops(o.text.stops);
+}
+
+void Run(const CLI::App& verb, const Options& o, const Common& common) {
+  CheckOptions(o);
   const LoadedModel model(o.model, o.dtype);
-  if (model.config().task == "text") return GenerateText(o, model, common);
+  const std::string& task = model.config().task;
+  CheckTask(model.config(), "generate", {"images", "text"});
+  CheckNoneOf(verb, task == "text" ? kPictureGroup : kTextGroup, task);
+  if (task == "text") return GenerateText(o, model, common);
   GenerateImages(o, model, common);
 }
 
 void AddTextOptions(CLI::App& verb, Options& o) {
   TextOptions& t = o.text;
-  constexpr const char* kGroup = "Text";
   const auto add = [&](const char* name, auto& value, const char* what) {
-    return verb.add_option(name, value, what)->group(kGroup);
+    return verb.add_option(name, value, what)->group(kTextGroup);
   };
   add("input", o.input, "- : the prompt comes from standard input")->check(CLI::IsMember({"-"}));
   add("--prompt", t.prompt, "text (or token ids) to continue; may be empty");
@@ -131,7 +149,7 @@ void AddTextOptions(CLI::App& verb, Options& o) {
   add("--tokens", t.tokens, "tokens (of most models bytes) to write (256); 0: only read the prompt")
       ->check(CLI::Range(int64_t{0}, kMany));
   verb.add_flag("--forever", t.forever, "write until Ctrl-C, or until the model's maximum")
-      ->group(kGroup)
+      ->group(kTextGroup)
       ->excludes("--tokens");
   add("--stop", t.stops, "end before this string; may be given several times")
       ->allow_extra_args(false);
@@ -150,6 +168,16 @@ void AddTextOptions(CLI::App& verb, Options& o) {
       ->check(CLI::Range(int64_t{0}, kMany));
 }
 
+void AddPictureOptions(CLI::App& verb, Options& o) {
+  const auto add = [&](const char* name, auto& value, const char* what) {
+    return verb.add_option(name, value, what)->group(kPictureGroup);
+  };
+  add("--n", o.n, "pictures (16)")->check(CLI::Range(1, 100'000));
+  add("--columns", o.grid.columns, "of the grid")->check(CLI::Range(1, 1000));
+  add("--scale", o.grid.scale, "pixels a pixel (3)")->check(CLI::Range(1, 64));
+  add("--batch", o.batch, "pictures that are painted together (32)")->check(CLI::Range(1, 4096));
+}
+
 }  // namespace
 
 void AddGenerate(CLI::App& app, Common& common) {
@@ -160,9 +188,6 @@ void AddGenerate(CLI::App& app, Common& common) {
   verb.add_option("--out", o->grid.out,
                   "where to: PNG (default samples.png) or text (default standard output); - is "
                   "standard output");
-  verb.add_option("--n", o->n, "pictures (16)")->check(CLI::Range(1, 100'000));
-  verb.add_option("--columns", o->grid.columns, "of the grid")->check(CLI::Range(1, 1000));
-  verb.add_option("--scale", o->grid.scale, "pixels a pixel (3)")->check(CLI::Range(1, 64));
   verb.add_option("--class", o->label,
                   "class of a conditional model, by number or name "
                   "(default: each in turn)");
@@ -172,14 +197,13 @@ void AddGenerate(CLI::App& app, Common& common) {
   verb.add_option("--top-k", o->top_k, "only the k likeliest symbols")
       ->check(CLI::Range(int64_t{0}, kMany));
   verb.add_option("--top-p", o->top_p, "only the likeliest symbols that make up mass p");
-  verb.add_option("--batch", o->batch, "pictures that are painted together (32)")
-      ->check(CLI::Range(1, 4096));
   verb.add_flag("--no-cache", o->no_cache,
                 "recompute the whole sequence for every token, as a baseline");
+  AddPictureOptions(verb, *o);
   AddTextOptions(verb, *o);
   AddCommon(verb, common);
   verb.footer(kExamples);
-  verb.callback([o, &common] { Run(*o, common); });
+  verb.callback([o, &verb, &common] { Run(verb, *o, common); });
 }
 
 }  // namespace linattn::cli

@@ -61,10 +61,15 @@ class PromptReader {
   // Some symbols; none at the end. `begins`: nothing stands before the prompt.
   std::vector<int32_t> Next(bool begins) {
     while (true) {
+      const size_t left = text_.size();
       const bool end = !Fill();
-      // Where symbols may be longer than a byte, up to the last line that is whole.
+      // Where symbols may be longer than a byte, up to the last line that is whole; what was left
+      // of the text before holds no newline.
       size_t size = text_.size();
-      if (!end && !vocabulary_.bytes()) size = text_.rfind('\n') + 1;
+      if (!end && !vocabulary_.bytes()) {
+        const size_t newline = std::string_view(text_).substr(left).rfind('\n');
+        size = newline == std::string_view::npos ? 0 : left + newline + 1;
+      }
       if (size == 0 && !end) continue;
       const std::string block = text_.substr(0, size);
       text_.erase(0, size);
@@ -91,12 +96,28 @@ class PromptReader {
   std::FILE* file_ = nullptr;
 };
 
+// The end of a text; `whole`: all of it.
+std::string Decode(const Vocabulary& vocabulary, std::span<const int32_t> symbols, bool whole) {
+  std::string text;
+  for (size_t i = 0; i < symbols.size(); ++i) {
+    text += vocabulary.TextOf(symbols[i], whole && i == 0);
+  }
+  return text;
+}
+
 // Where new symbols go: text as it can be shown to standard output, all bytes to a file.
 class TextSink {
  public:
-  TextSink(const TextOptions& o, const Vocabulary& vocabulary)
-      : vocabulary_(vocabulary), stops_(o.stops) {
+  // What the new symbols go on with.
+  struct Before {
+    std::string text;   // of which only the last bytes count: they may begin a character
+    std::string drawn;  // may begin a stop string
+  };
+  TextSink(const TextOptions& o, const Vocabulary& vocabulary, const Before& before)
+      : vocabulary_(vocabulary), goes_on_(!o.save_state.empty()), stops_(o.stops) {
     if (!o.out.empty() && o.out != "-") file_.emplace(o.out);
+    shown_.Push(before.text);
+    stops_.Begin(before.drawn);
   }
 
   void Add(int32_t symbol, bool first) { Emit(stops_.Push(vocabulary_.TextOf(symbol, first))); }
@@ -107,17 +128,22 @@ class TextSink {
     if (vocabulary_.ids()) rest += "\n";
     Emit(rest);
     if (file_) return file_->Commit();
-    Write(shown_.Finish());
+    // A character that is cut by a saved state is shown when the text goes on.
+    if (begun_ && !(goes_on_ && !stopped())) Write(shown_.Finish());
     if (isatty(STDOUT_FILENO)) Write("\n");
   }
 
  private:
   void Emit(std::string_view bytes) {
+    // Ids have a space between; before the first of an output stands nothing.
+    if (!begun_ && vocabulary_.ids() && bytes.starts_with(' ')) bytes.remove_prefix(1);
+    begun_ |= !bytes.empty();
     if (file_) return file_->Append(AsBytes(bytes));
     Write(shown_.Push(bytes));
   }
 
   const Vocabulary& vocabulary_;
+  bool goes_on_, begun_ = false;
   StopStrings stops_;
   Utf8Stream shown_;
   std::optional<AtomicFile> file_;
@@ -173,6 +199,7 @@ class Beginning {
     const bool enough = std::ssize(symbols) >= cached_;
     const auto known = std::span(symbols).first(enough ? cached_ : 0);
     hit_ = enough && Continuation::Extended(empty, known) == text_.digest();
+    text_.EndRun();  // what is in the cache has become a prompt
     if (!hit_) {
       why_ = "it is of another text";
       text_.Reset();
@@ -222,9 +249,10 @@ class Timing {
 };
 
 constexpr int64_t kStandardTokens = 256;
+constexpr int64_t kKept = 64;  // symbols in a state file, at least
 
 int64_t TokensToWrite(const TextOptions& o, const ModelConfig& c, int64_t length) {
-  const bool endless = LongestSequence(c) == kEndless;
+  const bool endless = o.cached && LongestSequence(c) == kEndless;
   if (endless) return o.forever ? kEndless : o.tokens < 0 ? kStandardTokens : o.tokens;
   // The last token need not be read, except to save the state behind it.
   const int64_t left = c.max_len - length - (o.save_state.empty() ? 0 : 1);
@@ -251,33 +279,56 @@ void GenerateUncached(const TextOptions& o, const LoadedModel& model, uint64_t s
     request.symbols.insert(request.symbols.end(), block.begin(), block.end());
   }
   const int64_t length = std::ssize(request.symbols);
-  request.symbols.resize(length + TokensToWrite(o, model.config(), length), kUnknown);
-  TextSink sink(o, model.vocabulary);
+  const int64_t tokens = TokensToWrite(o, model.config(), length);
+  TextSink sink(o, model.vocabulary, {Decode(model.vocabulary, request.symbols, true), ""});
+  request.symbols.resize(length + tokens, kUnknown);
   GenerateOptions options;
   options.seed = seed, options.sampler = o.sampler, options.cached = false;
   options.progress = [](int64_t, int64_t) { ThrowIfInterrupted(); };
-  options.sampled = [&, first = length == 0 || model.vocabulary.ids()](size_t,
-                                                                       int32_t symbol) mutable {
+  options.sampled = [&, first = length == 0](size_t, int32_t symbol) mutable {
     sink.Add(symbol, std::exchange(first, false));
   };
-  Generate(model.model, {&request, 1}, options);
+  try {
+    if (tokens > 0) Generate(model.model, {&request, 1}, options);
+  } catch (const Interrupted&) {
+    sink.Finish();
+    throw;
+  }
   sink.Finish();
+}
+
+int64_t LongestStop(const TextOptions& o) {
+  size_t bytes = 0;
+  for (const std::string& stop : o.stops) bytes = std::max(bytes, stop.size());
+  return static_cast<int64_t>(bytes);
+}
+
+// What is told of the text so far. A symbol stands for a byte at least.
+TextSink::Before BeforeOf(const TextOptions& o, const Continuation& text,
+                          const Vocabulary& vocabulary) {
+  constexpr int64_t kCharacter = 3;  // bytes of one that lacks something
+  const auto decode = [&](int64_t symbols) {
+    const std::span<const int32_t> last = text.Last(symbols);
+    return Decode(vocabulary, last, std::ssize(last) == text.length());
+  };
+  return {decode(kCharacter), decode(std::min(text.run(), LongestStop(o)))};
 }
 
 // New tokens until there are enough, a stop string comes, or the user has had enough, which loses
 // nothing. Returns their number.
 int64_t WriteTokens(const TextOptions& o, Continuation& text, const LoadedModel& model) {
   const int64_t tokens = TokensToWrite(o, model.config(), text.length());
-  TextSink sink(o, model.vocabulary);
+  TextSink sink(o, model.vocabulary, BeforeOf(o, text, model.vocabulary));
   Timing timing(o.timing);
   int64_t made = 0;
   const auto finish = [&] {
     sink.Finish();
+    if (sink.stopped()) text.EndRun();
     if (!o.save_state.empty()) text.Save(o.save_state);
   };
   try {
     while (made < tokens && !sink.stopped()) {
-      const bool first = text.length() == 0 || (model.vocabulary.ids() && made == 0);
+      const bool first = text.length() == 0;
       sink.Add(text.Next(), first);
       ++made;
       timing.Count(text.length());
@@ -299,11 +350,13 @@ int64_t WriteTokens(const TextOptions& o, Continuation& text, const LoadedModel&
 void GenerateText(const TextOptions& o, const LoadedModel& model) {
   const uint64_t seed = SeedFrom(o.seed);
   if (o.seed.empty() && !o.quiet) fmt::print(stderr, "seed {}\n", seed);
+  TokensToWrite(o, model.config(), 0);  // refuses what no prompt makes right before one is read
   if (!o.cached) return GenerateUncached(o, model, seed);
   Continuation text(model.model, {.seed = seed,
                                   .sampler = o.sampler,
                                   .repetition_penalty = o.repetition_penalty,
                                   .repetition_window = o.repetition_window,
+                                  .kept = std::max(kKept, LongestStop(o)),
                                   .label = o.label});
   Beginning(o, model.vocabulary, text).Read();
   const Clock::time_point begin = Clock::now();

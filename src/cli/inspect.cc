@@ -60,8 +60,12 @@ void PrintText(const std::string& path, const ModelFile& file,
                                  std::filesystem::file_size(path));
   if (c.task == "images") {
     text += fmt::format("images {} x {} x {}, {} tokens", c.height, c.width, c.channels, c.max_len);
+  } else if (c.task == "speech") {
+    text += fmt::format("speech at {} Hz, {} x {} features a row, up to {} rows; {} {} and a blank",
+                        c.sample_rate, c.subsample, c.input_features, c.max_len, c.vocab - 1,
+                        c.unit_kind);
   } else {
-    text += fmt::format("text, vocabulary {}, up to {} tokens", c.vocab, c.max_len);
+    text += fmt::format("{}, vocabulary {}, up to {} tokens", c.task, c.vocab, c.max_len);
   }
   if (c.classes > 0) text += fmt::format(", {} classes", c.classes);
   const std::vector<std::string>& names = c.class_names;

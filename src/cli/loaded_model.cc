@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 #include <strings.h>
 
+#include <algorithm>
 #include <charconv>
 #include <random>
 
@@ -47,6 +48,16 @@ int64_t LoadedModel::ClassNamed(const std::string& text) const {
   }
   Fail("class", "the class must be a number from 0 to {} or one of {}, but is '{}'", classes - 1,
        fmt::join(names, ", "), text);
+}
+
+void CheckTask(const ModelConfig& config, const std::string& verb,
+               const std::vector<std::string>& tasks) {
+  if (std::find(tasks.begin(), tasks.end(), config.task) != tasks.end()) return;
+  const char* fits = config.task == "speech"                            ? "transcribe"
+                     : config.task == "images" || config.task == "text" ? "generate"
+                                                                        : "compare";
+  Fail(verb, "the model must be one of {}, but is one of {} (see: linattn {})",
+       fmt::join(tasks, " or "), config.task, fits);
 }
 
 CLI::Option* AddModelArgument(CLI::App& app, std::string& path) {

@@ -27,6 +27,11 @@ struct LoadedModel {
   int64_t ClassNamed(const std::string& text) const;
 };
 
+// Throws Error that says what the model is of, and which verb is for it, unless that is one of
+// `tasks`.
+void CheckTask(const ModelConfig& config, const std::string& verb,
+               const std::vector<std::string>& tasks);
+
 // Adds the argument MODEL, which may also be written --model.
 CLI::Option* AddModelArgument(CLI::App& app, std::string& path);
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "base/error.h"
 #include "cli/console.h"
 
 namespace linattn::cli {
@@ -43,11 +42,6 @@ void WriteGrid(std::span<const Image> pictures, const GridOptions& options) {
   const Image grid = Grid(large, columns);
   if (options.out == "-") return Write(EncodePng(grid));
   WritePng(options.out, grid);
-}
-
-void CheckMakesImages(const ModelConfig& config, const std::string& verb) {
-  Check(config.task == "images", verb, "the model must be one of images, but is one of {}",
-        config.task);
 }
 
 }  // namespace linattn::cli

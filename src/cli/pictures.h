@@ -22,7 +22,4 @@ struct GridOptions {
 // Writes pictures of one size as one PNG.
 void WriteGrid(std::span<const Image> pictures, const GridOptions& options);
 
-// Throws Error unless the model makes images.
-void CheckMakesImages(const ModelConfig& config, const std::string& verb);
-
 }  // namespace linattn::cli

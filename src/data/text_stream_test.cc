@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "base/error.h"
 
 namespace linattn {
@@ -31,6 +33,17 @@ TEST(Utf8StreamTest, CharactersAreHeldBackUntilTheyAreWhole) {  // C8
   EXPECT_EQ(stream.Finish(), "");
   EXPECT_EQ(stream.Push("a\xC3\xA4 \xE2\x82"), "a\xC3\xA4 ");
   EXPECT_EQ(stream.Push("\xAC!"), "\xE2\x82\xAC!");
+}
+
+TEST(Utf8StreamTest, ThreeBytesTellWhatBeginsACharacter) {
+  const std::string text = "a\xE4\x8B\x8B\xF0\x9F\x98\x80\x8B\xE4\x8Bz\xF0\x9F";
+  for (size_t cut = 0; cut <= text.size(); ++cut) {
+    Utf8Stream all, end;
+    all.Push(text.substr(0, cut));
+    end.Push(text.substr(cut - std::min<size_t>(3, cut), std::min<size_t>(3, cut)));
+    const std::string rest = text.substr(cut) + "\x98\x80.";
+    EXPECT_EQ(end.Push(rest), all.Push(rest)) << cut;
+  }
 }
 
 TEST(Utf8StreamTest, WhatIsNotUtf8IsReplacedPieceByPiece) {
@@ -77,6 +90,31 @@ TEST(StopStringsTest, EndsBeforeTheFirstThatIsComplete) {
   EXPECT_EQ(Joined(Pushed(unfinished, "a sto")), "a sto");
   EXPECT_FALSE(unfinished.stopped());
   EXPECT_THROW(StopStrings({"x", ""}), Error);
+}
+
+TEST(StopStringsTest, BeginInWhatCameBefore) {
+  const std::string text = "ab WW, aWWb and WxWWW";
+  for (size_t cut = 0; cut < text.size(); ++cut) {
+    for (const char* stop : {"WWW", "WWb", "b an", "x"}) {
+      StopStrings whole({stop, "WWW"}), end({stop, "WWW"});
+      const std::string before = whole.Push(text.substr(0, cut));
+      if (whole.stopped()) continue;
+      end.Begin(text.substr(0, cut));
+      std::string shown = end.Push(text.substr(cut)) + end.Finish();
+      EXPECT_TRUE(end.stopped()) << stop << cut;
+      // All but what was held back before the cut, which has been given out then.
+      const std::string expected = before + whole.Push(text.substr(cut));
+      EXPECT_EQ(shown, expected.substr(std::min(cut, expected.size()))) << stop << cut;
+    }
+  }
+  StopStrings again({"WW", "longer"});
+  again.Begin("a WW");  // a stop string that is whole before does not end what comes
+  EXPECT_EQ(again.Push(" W"), " ");
+  EXPECT_EQ(again.Push("W"), "");
+  EXPECT_TRUE(again.stopped());
+  StopStrings never({"WW"});
+  never.Begin("W");
+  EXPECT_EQ(never.Push("xW") + never.Finish(), "xW");
 }
 
 }  // namespace

@@ -24,11 +24,7 @@ void CheckTemperature(double temperature) {
 
 // Returns the largest logit.
 float CheckDraw(std::span<const float> logits, const SamplerOptions& options) {
-  CheckTemperature(options.temperature);
-  Check(options.top_k >= 0, "sampler", "top_k must be at least 0 (no limit), but is {}",
-        options.top_k);
-  Check(options.top_p > 0 && options.top_p <= 1, "sampler", "top_p must be in (0,1], but is {}",
-        options.top_p);
+  CheckSampler(options);
   Check(!logits.empty(), "sampler", "there must be at least one logit, but got none");
   const float largest = LargestOrNaN(logits);
   if (std::isfinite(largest)) return largest;
@@ -204,6 +200,14 @@ void CheckMixture(std::span<const float> params, int64_t mixtures) {
 
 }  // namespace
 
+void CheckSampler(const SamplerOptions& options) {
+  CheckTemperature(options.temperature);
+  Check(options.top_k >= 0, "sampler", "top_k must be at least 0 (no limit), but is {}",
+        options.top_k);
+  Check(options.top_p > 0 && options.top_p <= 1, "sampler", "top_p must be in (0,1], but is {}",
+        options.top_p);
+}
+
 std::span<const Candidate> Candidates(std::span<const float> logits, const SamplerOptions& options,
                                       SamplerScratch& scratch) {
   const float top = CheckDraw(logits, options);
@@ -227,17 +231,17 @@ std::span<const Candidate> Candidates(std::span<const float> logits, const Sampl
   return kept;
 }
 
-void PenaliseRepetition(std::span<const int32_t> recent, double penalty, std::span<float> logits) {
+void PenaliseRepetition(std::span<const int32_t> recent, double penalty,
+                        std::span<const float> logits, std::span<float> penalised) {
   Check(penalty > 0 && std::isfinite(penalty), "sampler",
         "the repetition penalty must be above 0, but is {}", penalty);
-  for (size_t i = 0; i < recent.size(); ++i) {
-    const int32_t symbol = recent[i];
+  std::copy(logits.begin(), logits.end(), penalised.begin());
+  for (const int32_t symbol : recent) {
     Check(symbol >= -1 && symbol < static_cast<int64_t>(logits.size()), "sampler",
           "recent symbols must be from -1 to {}, but one is {}", logits.size() - 1, symbol);
-    const bool again = std::find(recent.begin(), recent.begin() + i, symbol) != recent.begin() + i;
-    if (symbol < 0 || again) continue;
-    float& x = logits[symbol];
-    x = static_cast<float>(x > 0 ? x / penalty : x * penalty);
+    if (symbol < 0) continue;
+    const float x = logits[symbol];
+    penalised[symbol] = static_cast<float>(x > 0 ? x / penalty : x * penalty);
   }
 }
 

@@ -25,6 +25,9 @@ struct SamplerScratch {
   std::vector<float> weights, some;
 };
 
+// Throws Error for options out of range.
+void CheckSampler(const SamplerOptions& options);
+
 // The symbols that `options` leave, most likely first, probabilities summing to 1; valid until
 // scratch is next used. top_k is applied before top_p. A mass within 1e-6 of top_p reaches it, so
 // that rounding of float32 logits does not let one symbol more in. Throws Error for logits that are
@@ -32,14 +35,17 @@ struct SamplerScratch {
 std::span<const Candidate> Candidates(std::span<const float> logits, const SamplerOptions& options,
                                       SamplerScratch& scratch);
 
-// Makes symbols that occur in `recent` less likely: a logit above 0 is divided by `penalty`,
-// another multiplied, once however often the symbol occurs. Keskar et al. 2019, "CTRL",
-// section 4.1, with the sign minded. penalty 1 changes nothing. Throws Error unless penalty is
-// positive and finite and the symbols are from -1 (none) to the last one.
-void PenaliseRepetition(std::span<const int32_t> recent, double penalty, std::span<float> logits);
+// `penalised` [symbols] becomes `logits`, with symbols that occur in `recent` less likely: a logit
+// above 0 is divided by `penalty`, another multiplied, once however often the symbol occurs. Keskar
+// et al. 2019, "CTRL", section 4.1, with the sign minded. penalty 1 changes nothing. The two must
+// not overlap. Throws Error unless penalty is positive and finite and the symbols are from -1
+// (none) to the last one.
+void PenaliseRepetition(std::span<const int32_t> recent, double penalty,
+                        std::span<const float> logits, std::span<float> penalised);
 
 // Draws a symbol from Candidates(), or, where there are no limits, from all in their own order; one
-// Uniform() a call, none at temperature 0. Same errors. Sorts nothing: a few passes over the logits.
+// Uniform() a call, none at temperature 0. Same errors. Sorts nothing: a few passes over the
+// logits.
 int64_t SampleCategorical(std::span<const float> logits, const SamplerOptions& options,
                           Random& random, SamplerScratch& scratch);
 

@@ -152,9 +152,11 @@ TEST(Sampler, RefusesOptionsOutOfRange) {
   Random random(1);
   SamplerScratch scratch;
   const auto message = [&](const SamplerOptions& options) {
-    return MessageOf([&] {
-      SampleCategorical(std::vector<float>{0, 1}, options, random, scratch);
-    });
+    const std::string before = MessageOf([&] { CheckSampler(options); });
+    EXPECT_EQ(before, MessageOf([&] {
+                SampleCategorical(std::vector<float>{0, 1}, options, random, scratch);
+              }));
+    return before;
   };
   EXPECT_EQ(message({.temperature = -1}),
             "[sampler] temperature must be 0 or a positive number, but is -1");
@@ -259,16 +261,21 @@ TEST(SampleLogisticMixture, NamesTheParameterThatIsNotFinite) {  // C7
 }
 
 TEST(Sampler, RepetitionIsPenalisedOnceASymbol) {
-  std::vector<float> logits = {2, -2, 0, 4};
-  PenaliseRepetition(std::vector<int32_t>{0, 1, -1, 0, 2}, 2, logits);
-  EXPECT_EQ(logits, (std::vector<float>{1, -4, 0, 4}));
-  PenaliseRepetition(std::vector<int32_t>{0, 1, 2, 3}, 1, logits);
-  EXPECT_EQ(logits, (std::vector<float>{1, -4, 0, 4}));
+  const std::vector<float> logits = {2, -2, 0, 4};
+  std::vector<float> penalised(4);
+  PenaliseRepetition(std::vector<int32_t>{0, 1, -1, 0, 2}, 2, logits, penalised);
+  EXPECT_EQ(penalised, (std::vector<float>{1, -4, 0, 4}));
+  PenaliseRepetition(std::vector<int32_t>{0, 1, 2, 3}, 1, logits, penalised);
+  EXPECT_EQ(penalised, logits);
+  std::vector<int32_t> many(1 << 20, -1);  // would take minutes if each were sought in the others
+  for (size_t i = 0; i < many.size(); i += 2) many[i] = static_cast<int32_t>(i % 2048 == 0);
+  PenaliseRepetition(many, 2, logits, penalised);
+  EXPECT_EQ(penalised, (std::vector<float>{1, -4, 0, 4}));
   for (const double wrong : {0.0, -1.0, std::nan(""), std::numeric_limits<double>::infinity()}) {
-    EXPECT_THAT(MessageOf([&] { PenaliseRepetition({}, wrong, logits); }),
+    EXPECT_THAT(MessageOf([&] { PenaliseRepetition({}, wrong, logits, penalised); }),
                 testing::HasSubstr("penalty must be above 0"));
   }
-  EXPECT_THAT(MessageOf([&] { PenaliseRepetition(std::vector<int32_t>{4}, 2, logits); }),
+  EXPECT_THAT(MessageOf([&] { PenaliseRepetition(std::vector<int32_t>{4}, 2, logits, penalised); }),
               testing::HasSubstr("from -1 to 3, but one is 4"));
 }
 

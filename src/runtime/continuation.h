@@ -15,6 +15,7 @@ struct ContinuationOptions {
   SamplerOptions sampler;
   double repetition_penalty = 1;   // PenaliseRepetition (kernels/sampler.h)
   int64_t repetition_window = 64;  // symbols that it looks back on
+  int64_t kept = 64;               // symbols that Last can tell, if not more for the penalty
   int64_t label = 0;               // class of a conditional model
 };
 
@@ -31,6 +32,12 @@ class Continuation {
   int64_t length() const { return length_; }        // symbols read or drawn
   int64_t evaluated() const { return evaluated_; }  // tokens that have passed the model
   int64_t state_bytes() const;
+  // The last n symbols, the oldest first, or as many as there are and are kept.
+  std::span<const int32_t> Last(int64_t n) const;
+  // How many of the last symbols are drawn ones that belong together: since symbols were read, or
+  // since EndRun. Saving does not end a run.
+  int64_t run() const { return run_; }
+  void EndRun() { run_ = 0; }
   // Of the start token and all symbols: tells whether a sequence is the one that is wanted.
   uint64_t digest() const { return digest_; }
   static uint64_t Extended(uint64_t digest, std::span<const int32_t> symbols);
@@ -59,10 +66,11 @@ class Continuation {
   Session session_;
   SymbolSampler sample_;
   Random random_;
-  int64_t length_ = 0, evaluated_ = 0;
+  int64_t length_ = 0, evaluated_ = 0, run_ = 0;
   int32_t drawn_ = -1;  // but not read; -1: none
   uint64_t digest_ = 0;
-  std::vector<int32_t> recent_;  // [repetition_window] the symbol at place i is at i mod window
+  int64_t kept_;                 // symbols
+  std::vector<int32_t> recent_;  // the last of them, the oldest first: up to twice as many
   std::vector<float> outputs_;   // penalised
 };
 

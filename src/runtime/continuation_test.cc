@@ -117,6 +117,36 @@ TEST_F(ContinuationTest, AnyLengthIsOneSizeOfFileAndOfState) {
   EXPECT_LT(sizes[0], static_cast<uintmax_t>(bytes) + 2048);
 }
 
+TEST_F(ContinuationTest, TellsTheLastSymbolsAndWhichWereDrawnInARow) {
+  const auto last = [](const Continuation& text, int64_t n) {
+    return std::vector<int32_t>(text.Last(n).begin(), text.Last(n).end());
+  };
+  const ContinuationOptions options{.sampler = {}, .repetition_window = 3, .kept = 5};
+  Continuation text(model_, options);
+  EXPECT_TRUE(text.Last(9).empty());
+  text.Read(prompt_);
+  EXPECT_EQ(last(text, 2), (std::vector<int32_t>{3, 5}));
+  EXPECT_EQ(last(text, 99), (std::vector<int32_t>{2, 6, 5, 3, 5}));
+  std::vector<int32_t> drawn;
+  for (int turn = 1; turn < 5; ++turn) {  // across files
+    const std::vector<int32_t> more = Drawn(text, 3);
+    drawn.insert(drawn.end(), more.begin(), more.end());
+    text.Save(path_);
+    text.Reset();
+    EXPECT_EQ(text.run(), 0);
+    text.Load(path_);
+    EXPECT_EQ(text.run(), 3 * turn);
+    EXPECT_EQ(last(text, 3), more);
+    EXPECT_EQ(text.Last(99).size(), 5u);
+  }
+  EXPECT_EQ(last(text, 5), std::vector<int32_t>(drawn.end() - 5, drawn.end()));
+  Continuation other(model_, {});  // which keeps more
+  other.Load(path_);
+  EXPECT_EQ(last(other, 99), last(text, 99));
+  text.Read(prompt_);
+  EXPECT_EQ(text.run(), 0);
+}
+
 TEST_F(ContinuationTest, LearnedPositionsAndCachesHaveAnEnd) {
   const ModelConfig c = SmallConfig();
   const PackedModel model(c, reference::DenseTensors(c, 2));
@@ -166,6 +196,8 @@ TEST_F(ContinuationTest, RepetitionIsPenalised) {
 TEST_F(ContinuationTest, BadOptionsAndOutputsAreNamed) {  // C7
   EXPECT_THAT(MessageOf([&] { Continuation(model_, {.sampler = {}, .repetition_penalty = 0}); }),
               HasSubstr("penalty must be above 0"));
+  EXPECT_THAT(MessageOf([&] { Continuation(model_, {.sampler = {.top_p = 2}}); }),
+              HasSubstr("top_p must be in (0,1]"));
   EXPECT_THAT(MessageOf([&] { Continuation(model_, {.sampler = {}, .repetition_window = -1}); }),
               HasSubstr("window"));
   EXPECT_THAT(MessageOf([&] { Continuation(model_, {.sampler = {}, .label = 1}); }),

@@ -1,7 +1,6 @@
 #include "runtime/generate.h"
 
 #include <algorithm>
-#include <cmath>
 #include <memory>
 #include <utility>
 
@@ -190,8 +189,7 @@ void Generate(const PackedModel& model, std::span<Request> requests,
               const GenerateOptions& options) {
   Check(options.batch >= 1, "generate", "the batch must be at least 1, but is {}", options.batch);
   Check(model.config().causal, "generate", "the model must be causal, but is bidirectional");
-  Check(options.sampler.temperature >= 0 && std::isfinite(options.sampler.temperature), "generate",
-        "the temperature must be at least 0 and finite, but is {}", options.sampler.temperature);
+  CheckSampler(options.sampler);
   int64_t total = 0, capacity = 1, done = 0;
   for (size_t i = 0; i < requests.size(); ++i) {
     CheckRequest(model.config(), requests[i], i, options.cached);

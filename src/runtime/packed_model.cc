@@ -25,6 +25,18 @@ const std::vector<float>& Find(const PackedModel::Tensors& tensors, const std::s
   return tensors.find(name)->second;
 }
 
+// What of the config tells one model that runs from another: what stands at its default is left
+// out, so that fields which are new change no old model, and so is what only training reads.
+std::string Described(const ModelConfig& config) {
+  nlohmann::json json = ToJson(config);
+  const nlohmann::json defaults = ToJson(ModelConfig());
+  for (const auto& [key, value] : defaults.items()) {
+    if (json[key] == value) json.erase(key);
+  }
+  for (const char* key : {"dropout", "initial_decay"}) json.erase(key);
+  return json.dump();
+}
+
 PackedMatrix MakeHead(const ModelConfig& c, const PackedModel::Tensors& tensors, WeightType type) {
   if (c.head != "categorical") type = WeightType::kFloat32;
   // Tied: the embedding's first vocab rows.
@@ -110,7 +122,7 @@ PackedModel::PackedModel(const ModelConfig& config, const Tensors& tensors, Weig
           found->second.size());
     fingerprint_ = Digest(fingerprint_, found->second.data(), found->second.size() * sizeof(float));
   }
-  const std::string text = ToJson(config).dump();
+  const std::string text = Described(config);
   fingerprint_ = Digest(fingerprint_, text.data(), text.size());
   // What float32 weights remember is what it was before there were others.
   if (type != WeightType::kFloat32) fingerprint_ = Digest(fingerprint_, &type, sizeof type);

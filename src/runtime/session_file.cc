@@ -16,7 +16,7 @@ namespace {
 
 constexpr const char* kWhere = "state";
 constexpr const char* kFormat = "linattn.state";
-constexpr const char* kVersion = "1";
+constexpr const char* kVersion = "2";
 constexpr std::string_view kNote = "note.", kExtra = "extra.";
 
 std::string Hex(uint64_t x) { return fmt::format("{:016x}", x); }

@@ -281,6 +281,22 @@ TEST_F(SessionFixture, BidirectionalModelsAreRefused) {
   EXPECT_THAT(MessageOf([&] { Session(encoder, 1); }), HasSubstr("needs a causal model"));
 }
 
+TEST(PackedModelTest, FingerprintsLastAsLongAsTheModel) {
+  ModelConfig c = SmallConfig();
+  PackedModel::Tensors tensors = reference::DenseTensors(c, 1);
+  for (auto& [name, values] : tensors) {
+    for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i % 7) / 8;
+  }
+  const auto fingerprint = [&] { return PackedModel(c, tensors).fingerprint(); };
+  // State files carry it: if it is another, the version in session_file.cc must be as well.
+  const uint64_t own = 0x0;
+  EXPECT_EQ(fingerprint(), own);
+  c.dropout = 0.5, c.initial_decay = 1;  // what only training reads
+  EXPECT_EQ(fingerprint(), own);
+  c.attn_eps = 1e-3;
+  EXPECT_NE(fingerprint(), own);
+}
+
 TEST(PackedModelTest, WrongTensorsAndMixersAreNamed) {
   const ModelConfig c = SmallConfig();
   PackedModel::Tensors tensors = reference::DenseTensors(c, 1);

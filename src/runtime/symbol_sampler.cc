@@ -8,6 +8,7 @@ namespace linattn {
 
 SymbolSampler::SymbolSampler(const ModelConfig& config, const SamplerOptions& options)
     : mixture_(config.head == "logistic_mixture"), options_(options) {
+  CheckSampler(options);
   if (options_.top_k >= config.vocab) options_.top_k = 0;  // no limit: draw in symbol order
 }
 

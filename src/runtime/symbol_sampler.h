@@ -12,6 +12,7 @@ namespace linattn {
 // Draws symbols from a model's outputs, by its head.
 class SymbolSampler {
  public:
+  // Throws Error for options out of range.
   SymbolSampler(const ModelConfig& config, const SamplerOptions& options);
 
   // The symbol at `place` of a sequence whose numbers are `random`'s. A categorical head's are

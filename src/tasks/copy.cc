@@ -66,7 +66,7 @@ class CopyTask : public SyntheticTask {
   }
 
  protected:
-  int64_t FillExample(Batch& batch, int64_t row, int64_t /*index*/, Random& random) const override {
+  int64_t FillExample(Batch& batch, int64_t row, int64_t /*kind*/, Random& random) const override {
     const int64_t length = batch.inputs.size(1);
     int64_t* inputs = batch.inputs.data_ptr<int64_t>() + row * length;
     int64_t* targets = batch.targets.data_ptr<int64_t>() + row * length;

@@ -55,10 +55,11 @@ class RecallTask : public SyntheticTask {
   }
 
  protected:
-  int64_t Length(int64_t index) const override { return LengthOf(PairsOf(index)); }
+  int64_t kinds() const override { return std::ssize(pairs_); }
+  int64_t Length(int64_t kind) const override { return LengthOf(pairs_[kind]); }
 
-  int64_t FillExample(Batch& batch, int64_t row, int64_t index, Random& random) const override {
-    const int64_t length = batch.inputs.size(1), pairs = PairsOf(index);
+  int64_t FillExample(Batch& batch, int64_t row, int64_t kind, Random& random) const override {
+    const int64_t length = batch.inputs.size(1), pairs = pairs_[kind];
     int64_t* inputs = batch.inputs.data_ptr<int64_t>() + row * length;
     int64_t* targets = batch.targets.data_ptr<int64_t>() + row * length;
     const auto keys = Draw(pairs, 1, random), values = Draw(pairs, 1 + symbols(), random);
@@ -80,8 +81,6 @@ class RecallTask : public SyntheticTask {
 
   // Room for twice the pairs' tokens; the short ones get a little more.
   static int64_t LengthOf(int64_t pairs) { return std::max<int64_t>(64, 4 * pairs); }
-  // All sequences of a batch have as many; the batches take turns.
-  int64_t PairsOf(int64_t index) const { return pairs_[index % pairs_.size()]; }
   int64_t symbols() const { return (options_.model.vocab - 1) / 2; }
 
   // n different ones of first .. first + symbols() - 1.
@@ -109,7 +108,7 @@ class RecallTask : public SyntheticTask {
     return places;
   }
 
-  std::vector<int64_t> pairs_;  // the numbers of pairs, ascending
+  std::vector<int64_t> pairs_;  // the kinds: numbers of pairs, ascending
 };
 
 }  // namespace

@@ -202,6 +202,35 @@ TEST(Recall, AccuracyIsTheMeanOverTheNumbersOfPairs) {
   EXPECT_TRUE(task->Prompts(3).empty());
 }
 
+// Of all held-out examples: the targets that are scored, by their number a row.
+std::map<int64_t, std::set<Symbols>> HeldOut(const TaskOptions& options) {
+  const auto task = MakeTask(options);
+  std::map<int64_t, std::set<Symbols>> examples;
+  for (int64_t index = 0; index < task->eval_batches(); ++index) {
+    const Batch batch = task->EvalBatch(index);
+    for (int64_t row = 0; row < batch.inputs.size(0); ++row) {
+      Symbols scored = Row(batch.targets, row);
+      std::erase(scored, -1);
+      examples[std::ssize(scored)].insert(scored);
+    }
+  }
+  return examples;
+}
+
+TEST(Recall, TheHeldOutSetHasAllNumbersOfPairsWhateverTheBatch) {
+  TaskOptions options = RecallOptions();
+  for (const int64_t wanted : {1, 7, 30}) {
+    options.eval_examples = wanted, options.batch = 4;
+    const auto examples = HeldOut(options);
+    ASSERT_EQ(examples.size(), 3u);
+    for (const auto& [pairs, rows] : examples) EXPECT_EQ(std::ssize(rows), (wanted + 2) / 3);
+    for (const int64_t batch : {1, 3, 64}) {
+      options.batch = batch;
+      EXPECT_EQ(HeldOut(options), examples) << batch;
+    }
+  }
+}
+
 TEST(Recall, SequencesAreAsLongAsTheirPairsNeed) {
   TaskOptions options = RecallOptions();
   options.model.vocab = 257, options.model.max_len = 256, options.data.pairs = 64;
