@@ -25,6 +25,7 @@ namespace linattn {
 namespace {
 
 constexpr const char* kVocabularyFile = "/vocabulary.model";  // in a run's directory, for export
+constexpr const char* kLeftOutFile = "/left-out.txt";         // "name: why" of each
 
 double Seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -162,6 +163,18 @@ class Run {
     learner_.vocabulary.assign(vocabulary.begin(), vocabulary.end());
     if (!vocabulary.empty()) WriteFileAtomic(options_.directory + kVocabularyFile, vocabulary);
     metrics_ = std::make_unique<Metrics>(options_.directory, step);
+    WriteLeftOut();
+  }
+  // Whatever an example has against it must be findable.
+  void WriteLeftOut() {
+    const std::string path = options_.directory + kLeftOutFile;
+    std::string list;
+    for (const std::string& line : task_->left_out()) list += line + "\n";
+    std::error_code error;
+    if (list.empty())
+      std::filesystem::remove(path, error);  // of earlier data
+    else
+      WriteFileAtomic(path, list);
   }
   struct StepReport {
     double loss = 0, rate = 0, norm = 0;  // nats a token; learning rate; of the gradient
@@ -431,7 +444,8 @@ void Run::Report(const StepReport& r) {
 }
 
 RunResult Run::Loop() {
-  progress_->Note(task_->Summary());
+  const bool whole = task_->left_out().empty();
+  progress_->Note(task_->Summary() + (whole ? "" : ", see " + options_.directory + kLeftOutFile));
   const int64_t end = t_.steps > 0 ? t_.steps : state_.total;
   progress_ = NewProgress(end);
   progress_->Start(state_.step);
