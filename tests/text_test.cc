@@ -45,8 +45,8 @@ class TextTest : public ::testing::Test {
               pieces.file());
     SaveModel(Path("ids.safetensors"), c, reference::DenseTensors(c, 3));
   }
-  // Saves a model whose likeliest symbol is always the next of `symbols`, round and round: the
-  // first one at the start, the lowest of them behind one that is none of them.
+  // Saves a model whose likeliest symbol is the first of `symbols` at the start, then always the
+  // next, round and round.
   static void SaveChain(const std::string& name, const std::vector<int32_t>& symbols,
                         std::span<const uint8_t> vocabulary = {}, int64_t vocab = 256) {
     ModelConfig c;

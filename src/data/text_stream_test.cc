@@ -100,7 +100,8 @@ TEST(StopStringsTest, BeginInWhatCameBefore) {
       const std::string before = whole.Push(text.substr(0, cut));
       if (whole.stopped()) continue;
       end.Begin(text.substr(0, cut));
-      std::string shown = end.Push(text.substr(cut)) + end.Finish();
+      std::string shown = end.Push(text.substr(cut));
+      shown += end.Finish();
       EXPECT_TRUE(end.stopped()) << stop << cut;
       // All but what was held back before the cut, which has been given out then.
       const std::string expected = before + whole.Push(text.substr(cut));
@@ -114,7 +115,8 @@ TEST(StopStringsTest, BeginInWhatCameBefore) {
   EXPECT_TRUE(again.stopped());
   StopStrings never({"WW"});
   never.Begin("W");
-  EXPECT_EQ(never.Push("xW") + never.Finish(), "xW");
+  EXPECT_EQ(never.Push("xW"), "x");
+  EXPECT_EQ(never.Finish(), "W");
 }
 
 }  // namespace
