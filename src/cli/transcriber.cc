@@ -87,9 +87,9 @@ Transcript FileTranscriber::Run(const Audio& audio, const std::string& name, int
   const ModelConfig& c = model_.config();
   const std::vector<float> rows = RowsOf(FramesOf(c), audio);
   Check(!rows.empty(), "audio",
-        "{}: must be at least one window of 25 ms long, {} samples at {} Hz, but has {} at {} Hz",
+        "{}: must be at least one window of 25 ms long, {} samples at {} Hz, but has {} at {} Hz{}",
         name, LogMel(c.sample_rate, c.input_features).window(), c.sample_rate, audio.samples.size(),
-        audio.rate);
+        audio.rate, audio.cut ? " and is cut" : "");
   const int64_t n = std::ssize(rows) / c.row_width(), longest = LongestFile(beam);
   Check(n <= longest, "transcribe",
         "{}: must make at most {} rows, the model's maximum ({:.0f} s), but makes {}: {}", name,

@@ -130,13 +130,16 @@ TEST(SpeechSet, WordsInFoldersAndDigitsInNames) {
   const TemporaryDirectory directory;
   const Audio audio{8000, std::vector<float>(400)};
   std::filesystem::create_directories(directory / "stop");
-  for (const char* name : {"stop/a.wav", "stop/b.wav", "7_jackson_0.wav", "notes.txt"})
+  std::filesystem::create_directories(directory / "caf\xE9");
+  for (const char* name :
+       {"stop/a.wav", "stop/b.WAV", "7_jackson_0.wav", "notes.txt", "caf\xE9/a.wav"})
     WriteWav(directory / name, audio);
   const SpeechSet set = LoadSpeech({"wav:" + directory.path(), "characters", ""});
   ASSERT_EQ(set.utterances.size(), 3u);
   EXPECT_EQ(set.utterances[0].name, "7_jackson_0.wav");
   EXPECT_THAT(set.utterances[0].units, ElementsAre("s", "e", "v", "e", "n"));
   EXPECT_THAT(set.utterances[2].units, ElementsAre("s", "t", "o", "p"));
+  EXPECT_EQ(CountReasons(set.left_out), "1 left out (1 text that is not UTF-8)");
   EXPECT_THAT(MessageOf([&] {
                 LoadSpeech({"wav:" + directory / "none", "characters", ""});
               }),
