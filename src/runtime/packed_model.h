@@ -5,6 +5,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/mixer.h"
@@ -18,6 +19,7 @@ namespace linattn {
 // other's cache lines away lose more than they do in the time (int8, batch 1: 167 -> 130 us a
 // token).
 struct alignas(4096) ThreadRoom {
+  explicit ThreadRoom(PreparedRows rows) : prepared(std::move(rows)) {}
   PreparedRows prepared;
 };
 
