@@ -127,7 +127,7 @@ class Part {
       if (o.steps > 0)
         progress->Update(step, text);
       else
-        progress->Update(std::llround(std::min(elapsed, seconds)),
+        progress->Update(static_cast<int64_t>(std::ceil(std::min(elapsed, seconds))),
                          fmt::format("{}  step {}", text, step));
     }
     if (in_a_row_ == kMostSkips || !FirstNonFiniteTensor(parameters_).empty()) TakeBack(*progress);
