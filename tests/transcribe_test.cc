@@ -153,6 +153,12 @@ TEST_F(TranscribeTest, RefusalsSayWhatToDo) {
               HasSubstr("--beam must be left out"));
   EXPECT_THAT(Run(Path("causal") + " " + Path("a.wav") + " - < /dev/null").error,
               HasSubstr("must be the only file"));
+  ModelConfig recall = Config(true);
+  recall.task = "recall", recall.units.clear(), recall.input_features = 0, recall.subsample = 1;
+  recall.input_mean.clear(), recall.input_deviation.clear();
+  SaveModel(Path("recall"), recall, RandomTensors(recall, 3));
+  EXPECT_THAT(Run(Path("recall") + " " + Path("a.wav")).error,
+              HasSubstr("must be one of speech, but is one of recall"));
   // Before the stream is read, not behind it.
   EXPECT_THAT(Run(Path("causal") + " - --rate 8000 --save-state /nonexistent/x < " + Path("a.pcm")),
               AllOf(Field(&Result::status, 2), Field(&Result::out, ""),

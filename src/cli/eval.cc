@@ -122,6 +122,7 @@ void Run(const Options& o, const Common& common) {
   const ModelConfig& c = model.config();
   const bool images = c.task == "images";
   Check(!o.data.empty(), "eval", "the data must be given (--data), but are not");
+  CheckTask(c, "eval", {"images", "text", "speech"});
   if (c.task == "speech") {
     Check(o.batch == 0, "eval", "--batch must be left out for a model of speech");
     return EvalSpeech({o.data, o.split, o.dictionary, o.limit, o.beam, o.json, common.quiet},
@@ -145,7 +146,7 @@ void Run(const Options& o, const Common& common) {
     const nlohmann::json json = {
         {"data", o.data},        {"split", images ? o.split : ""}, {"count", all.count},
         {MetricOf(model), bits}, {"nats_per_token", per_token},    {"per_second", rate}};
-    return Print("{}\n", json.dump());
+    return Print("{}\n", json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
   }
   Print("{:.4f} {}  {:.4f} nats/token  {} {} of {}{}  {:.1f} {}/s\n", bits, MetricOf(model),
         per_token, all.count, unit, o.data, images ? " (" + o.split + ")" : "", rate, unit);

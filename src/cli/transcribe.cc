@@ -175,6 +175,7 @@ void Run(const Options& o) {
         "--rate, --save-state and --load-state are for a stream (the file \"-\")");
   CheckOut(o.save_state, "transcribe", "--save-state");
   const LoadedModel model(o.model);
+  CheckTask(model.config(), "transcribe", {"speech"});
   stream ? TranscribeStream(o, model.model) : TranscribeFiles(o, model.model);
 }
 

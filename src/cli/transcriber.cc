@@ -14,7 +14,6 @@ namespace {
 
 const ModelConfig& CheckSpeech(const PackedModel& model) {
   const ModelConfig& c = model.config();
-  Check(c.task == "speech", "transcribe", "the model must be of speech, but is of {}", c.task);
   Check(!c.units.empty(), "transcribe",
         "the model must say what its outputs stand for, but does not");
   return c;
