@@ -266,10 +266,9 @@ TEST(Transformer, InitialDecayIsTheLargestBeforeTraining) {
   const auto largest = [&](double initial_decay) {
     torch::manual_seed(1);
     c.initial_decay = initial_decay;
-    const nn::Transformer model(c);
     double most = 0;
-    for (const auto& p : model.named_parameters())
-      if (p.key().ends_with("A_log")) most = std::max(most, p.value().exp().max().item<double>());
+    for (const auto& [name, value] : Transformer(c).NamedParameters())
+      if (name.ends_with("A_log")) most = std::max(most, value.exp().max().item<double>());
     return most;
   };
   EXPECT_GT(largest(16), 14);
