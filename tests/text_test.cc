@@ -284,7 +284,8 @@ TEST_F(TextTest, EndsAtStopStringsAndAtNothing) {
   EXPECT_EQ(far.status, 0);
   EXPECT_THAT(far.error, AllOf(HasSubstr("\"tokens\":500"), HasSubstr("us_per_token")));
   EXPECT_EQ(Shell("$G $B --forever --quiet | head -c 4000 >/dev/null").status, 0);
-  EXPECT_EQ(Shell("timeout -s INT 1 $G $B --forever --save-state i >/dev/null").status, 124);
+  EXPECT_EQ(Shell("timeout --foreground -s INT 1 $G $B --forever --save-state i >/dev/null").status,
+            124);
   EXPECT_EQ(Shell("$G $B --load-state i --tokens 1").status, 0);
 }
 
