@@ -64,9 +64,10 @@ void CheckNoneOf(const CLI::App& verb, const std::string& group, const std::stri
   const auto given = verb.get_options([&](const CLI::Option* option) {
     return option->get_group() == group && option->count() > 0;
   });
-  Check(given.empty(), "generate", "{} must be left out for a model of {}{}",
-        given.empty() ? "" : given[0]->get_name(), task,
-        task == "images" ? " (to paint the rest of pictures see: linattn complete)" : "");
+  if (given.empty()) return;
+  Fail("generate", "{} must be left out for a model of {}{}",
+       given[0]->get_positional() ? "a prompt" : given[0]->get_name(), task,
+       task == "images" ? " (to paint the rest of pictures see: linattn complete)" : "");
 }
 
 void GenerateImages(const Options& o, const LoadedModel& model, const Common& common) {
