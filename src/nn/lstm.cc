@@ -29,8 +29,7 @@ LstmBlock::LstmBlock(const ModelConfig& c, int64_t layer)
 }
 
 Tensor LstmBlock::Forward(const Tensor& x, const Pass& pass) const {
-  const auto narrow = [&](const Tensor& t) { return pass.autocast ? t.to(at::kBFloat16) : t; };
-  const Tensor read = norm->Forward(x, {}, pass.autocast).y;
+  const Tensor read = norm->Forward(x, {}, false).y;
   const int64_t B = x.size(0), T = x.size(1), hidden = forward->weight_hh.size(1);
   // Longest first, as packing wants them.
   const Tensor lengths = pass.mask.defined() ? pass.mask.ne(0).sum(1) : at::full({B}, T, at::kLong);
@@ -39,8 +38,8 @@ Tensor LstmBlock::Forward(const Tensor& x, const Pass& pass) const {
       read.index_select(0, order), lengths.index_select(0, order).clamp_min(1), true);
   std::vector<Tensor> weights;
   for (const auto& d : {forward, backward})
-    weights.insert(weights.end(), {narrow(d->weight_ih), narrow(d->weight_hh), narrow(d->bias_ih), narrow(d->bias_hh)});
-  const Tensor zero = at::zeros({2, B, hidden}, read.options());
+    weights.insert(weights.end(), {d->weight_ih, d->weight_hh, d->bias_ih, d->bias_hh});
+  const Tensor zero = at::zeros({2, B, hidden}, x.options());
   const Tensor packed = std::get<0>(at::lstm(data, batch_sizes, {zero, zero}, weights,
                                              /*has_biases=*/true, /*num_layers=*/1, /*dropout=*/0,
                                              /*train=*/false, /*bidirectional=*/true));
