@@ -108,7 +108,6 @@ class Comparison {
     facts_.metric = task->metrics().front().name;
     figures_ = task->metrics();
     facts_.axis = task->axis();
-    facts_.equal_state = o_.equal_state;
     facts_.data = task->Summary();
     eval_batches_ = task->eval_batches();
     for (Entry& entry : entries_) task->FitModel(entry.config.model);
@@ -135,8 +134,9 @@ class Comparison {
             o_.directory, plan.at("minutes").get<double>(), o_.minutes);
       steps = plan.at("steps");
     }
-    for (Entry& entry : entries_) {
-      if (o_.equal_state) MatchState(state, entry.config.model);
+    if (o_.equal_state) {
+      facts_.state = state;
+      for (Entry& entry : entries_) MatchState(state, entry.config.model);
     }
     for (Entry& entry : entries_) MatchParameters(entry.spec.text, parameters, entry.config.model);
     if (steps == 0) steps = StepsFromPilot();

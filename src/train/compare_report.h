@@ -35,7 +35,7 @@ struct ComparisonFacts {
   int64_t steps = 0, batch = 0, parameters = 0;
   int64_t eval_examples = 0;  // 0: all
   int threads = 0;
-  bool equal_state = false;
+  int64_t state = 0;          // bytes that all states should take; 0: as they come
 };
 
 // (step, metric) of a run's evaluations after step 0, from its metrics.jsonl; empty if there are
