@@ -90,8 +90,8 @@ double Size(const std::vector<double>& x) {
   return std::sqrt(sum / static_cast<double>(x.size()));
 }
 
-// NaN where there is no exact answer (0/0), infinity where there is one but ours is no number. Below
-// 1e-8 nothing is worth telling apart, and a logarithmic axis needs a floor.
+// NaN where there is no exact answer (0/0), infinity where there is one but ours is no number.
+// Below 1e-8 nothing is worth telling apart, and a logarithmic axis needs a floor.
 double RelativeError(const std::vector<double>& x, const std::vector<double>& truth) {
   if (!std::isfinite(Size(truth))) return NAN;
   std::vector<double> difference;

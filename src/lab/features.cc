@@ -94,8 +94,7 @@ LabResult RunFeatures(const LabOptions& options) {
   std::vector<int64_t> features = {16, 64, 256, 1024}, lengths = {256, 512, 1024, 2048, 4096, 8192};
   if (options.quick) features = {32, 256}, lengths = {256, 1024, 4096};
   std::vector<Series> curves = {{"softmax, K = 64", {}, true}};
-  for (const int64_t C : features)
-    curves.push_back({fmt::format("linear, C = {}", C), {}, true});
+  for (const int64_t C : features) curves.push_back({fmt::format("linear, C = {}", C), {}, true});
   int64_t done = 0;
   for (const int64_t N : lengths) {
     AddLength(N, features, curves, options.check);
@@ -116,7 +115,8 @@ LabResult RunFeatures(const LabOptions& options) {
   result.paragraph = fmt::format(
       "A token costs linear attention 4 C V operations a head whatever the length, softmax 2 (K + "
       "V) for every key it sees, so on average (K + V) N: by operations alone linear attention is "
-      "the faster one from N = {} C on. Measured here with {} threads it becomes so: {}. Its state is the "
+      "the faster one from N = {} C on. Measured here with {} threads it becomes so: {}. Its state "
+      "is the "
       "smaller memory: {}. Features are paid for in full: at {} tokens {} times as many (C = {} "
       "instead of {}) take {:.1f} times the time, {:.2f} of softmax's.",
       4 * kValues / (2 * kValues), omp_get_max_threads(), fmt::join(crossings, ", "),

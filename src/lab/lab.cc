@@ -83,8 +83,8 @@ std::string SettingsOf(const Experiment& experiment, const LabOptions& options) 
   if (experiment.run != RunSwap) return settings;
   std::error_code error;
   const auto bytes = std::filesystem::file_size(options.model, error);
-  return fmt::format("{}, model {} ({} bytes), data {}", settings, options.model,
-                     error ? 0 : bytes, options.data.empty() ? "fashion-mnist" : options.data);
+  return fmt::format("{}, model {} ({} bytes), data {}", settings, options.model, error ? 0 : bytes,
+                     options.data.empty() ? "fashion-mnist" : options.data);
 }
 
 void SaveResult(const Experiment& experiment, const LabResult& result,
@@ -117,8 +117,8 @@ bool LoadResult(const Experiment& experiment, const std::string& directory, LabR
   if (!std::filesystem::exists(path)) return false;
   const auto json = nlohmann::json::parse(AsText(ReadFile(path, "lab")), nullptr, false);
   if (json.is_discarded() || !json.contains("made")) return false;
-  result = {json.at("paragraph"), {}, json.at("figures").dump(1), json.at("settings"),
-            json.at("made")};
+  result = {
+      json.at("paragraph"), {}, json.at("figures").dump(1), json.at("settings"), json.at("made")};
   for (const auto& picture : json.at("pictures")) {
     const std::string name = picture.at("name"), svg = directory + "/" + name + ".svg";
     if (!std::filesystem::exists(svg)) return false;

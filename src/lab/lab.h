@@ -21,7 +21,7 @@ struct LabOptions {
   // Called between the parts of an experiment; what it throws ends it.
   std::function<void(int64_t done, int64_t total, const std::string& what)> progress;
   std::function<void()> check = [] {};  // called often; what it throws ends the experiment
-  std::function<int()> signal;  // that asks to stop, or 0: for programs that run meanwhile
+  std::function<int()> signal;          // that asks to stop, or 0: for programs that run meanwhile
 };
 
 struct LabPicture {

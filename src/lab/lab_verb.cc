@@ -102,7 +102,8 @@ void AddLab(CLI::App& verb, LabFlags& f) {
   auto* out = verb.add_option("--out", f.out, "directory of results (lab)");
   verb.add_option("--report", f.report, "directory of results and of the page index.html")
       ->excludes(out);
-  verb.add_option("--model", f.options.model, "of swap: a model file whose attention is softmax (" + f.options.model + ")");
+  verb.add_option("--model", f.options.model,
+                  "of swap: a model file whose attention is softmax (" + f.options.model + ")");
   verb.add_option("--data", f.options.data, "of swap: what the model learned (fashion-mnist)");
   verb.add_option("--seed", f.options.seed, "of random numbers");
   verb.add_flag("--quick", f.options.quick, "smaller sizes: a first look");
@@ -126,7 +127,8 @@ int RunLab(const LabFlags& flags, int (*signal)()) {
           result.settings != SettingsOf(experiment, options))
         result = RunOne(experiment, options, directory, flags.again);
     } catch (const Stopped&) {
-      fmt::print(stderr, "stopped; what is done is in {}; go on with the same command\n", directory);
+      fmt::print(stderr, "stopped; what is done is in {}; go on with the same command\n",
+                 directory);
       return 128 + signal();
     } catch (const Error& error) {  // the other experiments need not suffer
       fmt::print(stderr, "linattn: {}: {}\n", experiment.name, error.what());

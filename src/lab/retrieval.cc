@@ -167,6 +167,17 @@ std::vector<const Mixer*> Compared() {
   return mixers;
 }
 
+// Percent of so many items that are found.
+Series Found(const Mixer& mixer, const std::vector<int64_t>& counts, double similarity,
+             const LabOptions& options) {
+  const int64_t trials = options.quick ? 2 : 8;
+  Series series{std::string(mixer.name), {}, true};
+  for (const int64_t D : counts)
+    series.points.emplace_back(
+        D, 100 * BestAccuracy(mixer, Draw(D, similarity, trials, options.seed)));
+  return series;
+}
+
 // The largest number of items of which nine in ten are found.
 int64_t Capacity(const Series& series) {
   int64_t most = 0;
@@ -177,10 +188,25 @@ int64_t Capacity(const Series& series) {
   return most;
 }
 
+int64_t StateBytes(const Mixer& mixer) {
+  const int64_t F = FeatureMapByName(mixer.feature_map).Features(kChannels);
+  return F * (kChannels + (mixer.normalised ? 1 : 0)) * static_cast<int64_t>(sizeof(float));
+}
+
+// Curves that are the same one share a line of the plot, and its name.
+void Add(Plot& plot, Series series) {
+  for (Series& there : plot.series) {
+    if (there.points != series.points) continue;
+    there.name += ", " + series.name;
+    return;
+  }
+  plot.series.push_back(std::move(series));
+}
+
 // Nine in ten items are found up to so many: of each mixer, in their order.
 struct Capacities {
   std::vector<std::string> names;
-  std::vector<int64_t> random, similar;
+  std::vector<int64_t> bytes, random, similar;
   int64_t most;  // tried
 
   std::string List(const std::vector<int64_t>& counts) const {
@@ -191,6 +217,17 @@ struct Capacities {
     return fmt::format("{}", fmt::join(parts, ", "));
   }
 };
+
+// How large the states are: what most of them take, then the others.
+std::string Sizes(const Capacities& c) {
+  const auto states = std::span(c.bytes).subspan(1);
+  std::vector<std::string> others;
+  const int64_t usual = states.back();
+  for (size_t i = 1; i < c.names.size(); ++i)
+    if (c.bytes[i] != usual) others.push_back(fmt::format("{} {}", c.names[i], c.bytes[i]));
+  return fmt::format("{} bytes a state{}", usual,
+                     others.empty() ? "" : fmt::format(" ({})", fmt::join(others, ", ")));
+}
 
 // softmax comes first in `c`, the fixed states behind it.
 std::string Conclusions(const Capacities& c) {
@@ -206,14 +243,13 @@ std::string Conclusions(const Capacities& c) {
       "softmax {}. Of that, keys that share most of their direction leave: {}.",
       fmt::join(best, ", "), best.size() == 1 ? "s" : "", static_cast<double>(*most) / kChannels,
       static_cast<double>(*fewest) / kChannels,
-      c.random[0] == c.most ? "found all that were tried"
-                            : fmt::format("held {}", c.random[0]),
+      c.random[0] == c.most ? "found all that were tried" : fmt::format("held {}", c.random[0]),
       fmt::join(losses, ", "));
 }
 
 std::string Paragraph(const Capacities& c) {
   return fmt::format(
-      "Keys and values of {} channels, one head, nothing trained, gates open (retention: its "
+      "Keys and values of {} channels, one head, {}, nothing trained, gates open (retention: its "
       "slowest head), the best of four lengths of keys and three strengths of writing. Nine in ten "
       "items are found with random keys up to: {}; with similar keys (cosine 0.7) up to: {}. {} By "
       "construction: elu+1 and random features are positive, so that any two keys overlap and "
@@ -221,7 +257,7 @@ std::string Paragraph(const Capacities& c) {
       "with open gates gated_delta and kda are delta, and gla is simple_gla, since a gate buys "
       "room by forgetting, which exact lookup never wants. A trained model would learn keys that "
       "are not similar.",
-      kChannels, c.List(c.random), c.List(c.similar), Conclusions(c));
+      kChannels, Sizes(c), c.List(c.random), c.List(c.similar), Conclusions(c));
 }
 
 }  // namespace
@@ -229,10 +265,12 @@ std::string Paragraph(const Capacities& c) {
 LabResult RunRetrieval(const LabOptions& options) {
   std::vector<int64_t> counts = {2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256};
   if (options.quick) counts = {4, 16, 32, 64, 128};
-  const int64_t trials = options.quick ? 2 : 8;
   const auto mixers = Compared();
-  Capacities capacities{{}, {}, {}, counts.back()};
-  for (const Mixer* mixer : mixers) capacities.names.emplace_back(mixer->name);
+  Capacities capacities{{}, {}, {}, {}, counts.back()};
+  for (const Mixer* mixer : mixers) {
+    capacities.names.emplace_back(mixer->name);
+    capacities.bytes.push_back(mixer->family == Family::kState ? StateBytes(*mixer) : 0);
+  }
   LabResult result;
   nlohmann::json figures;
   int64_t done = 0;
@@ -242,11 +280,7 @@ LabResult RunRetrieval(const LabOptions& options) {
               {"items stored", true},
               {"found, %"}};
     for (const Mixer* mixer : mixers) {
-      Series series{std::string(mixer->name), {}, true};
-      for (const int64_t D : counts) {
-        series.points.emplace_back(
-            D, 100 * BestAccuracy(*mixer, Draw(D, similarity, trials, options.seed)));
-      }
+      Series series = Found(*mixer, counts, similarity, options);
       if (options.progress)
         options.progress(++done, 2 * std::ssize(mixers), std::string(mixer->name));
       const int64_t capacity = Capacity(series);
@@ -255,7 +289,7 @@ LabResult RunRetrieval(const LabOptions& options) {
                          {"similarity", similarity},
                          {"accuracy", series.points},
                          {"items_at_90_percent", capacity}});
-      plot.series.push_back(std::move(series));
+      Add(plot, std::move(series));
     }
     result.pictures.push_back({similar ? "retrieval-similar" : "retrieval-random", SvgPlot(plot),
                                "Share of keys whose own value is the nearest to what is read."});

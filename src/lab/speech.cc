@@ -63,8 +63,8 @@ LabResult RunSpeech(const LabOptions& options) {
   compare.mixers = {"softmax", "linear", "lsh:rounds=4", "gated_delta"};
   compare.sets = kSettings;
   compare.sets.push_back(fmt::format("train.seed={}", options.seed + 1));
-  compare.directory =
-      fmt::format("{}/{}-seed{}", options.directory, options.quick ? "quick" : "full", options.seed);
+  compare.directory = fmt::format("{}/{}-seed{}", options.directory,
+                                  options.quick ? "quick" : "full", options.seed);
   compare.minutes = options.quick ? 0.3 : 2.5;
   compare.threads = omp_get_max_threads();
   compare.command = "linattn lab speech";

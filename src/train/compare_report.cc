@@ -72,7 +72,8 @@ std::string EqualStates(int64_t state, const std::vector<ComparedMixer>& mixers)
   std::vector<std::string> others;
   for (const ComparedMixer& m : mixers) {
     const double ratio = static_cast<double>(m.state_bytes) / static_cast<double>(state);
-    if (std::abs(ratio - 1) > 0.05) others.push_back(fmt::format("{} ({:.1f} times)", m.mixer, ratio));
+    if (std::abs(ratio - 1) > 0.05)
+      others.push_back(fmt::format("{} ({:.1f} times)", m.mixer, ratio));
   }
   return fmt::format(", and states of {} bytes", state) +
          (others.empty() ? "" : fmt::format(" except {}", fmt::join(others, ", ")));

@@ -35,15 +35,15 @@ struct ComparisonFacts {
   int64_t steps = 0, batch = 0, parameters = 0;
   int64_t eval_examples = 0;  // 0: all
   int threads = 0;
-  int64_t state = 0;          // bytes that all states should take; 0: as they come
+  int64_t state = 0;  // bytes that all states should take; 0: as they come
 };
 
 // (step, metric) of a run's evaluations after step 0, from its metrics.jsonl; empty if there are
 // none.
 std::vector<std::pair<double, double>> EvaluationCurve(const std::string& run,
                                                        const std::string& metric);
-// Mean seconds a step of a run, from the times of its training lines, evaluations left out; NaN with
-// fewer than two. Not the median: steps of long sequences are rare, but belong to an epoch.
+// Mean seconds a step of a run, from the times of its training lines, evaluations left out; NaN
+// with fewer than two. Not the median: steps of long sequences are rare, but belong to an epoch.
 double SecondsPerStep(const std::string& run);
 // Seconds that a run has taken in all, interruptions left out; 0 if it has not begun.
 double SecondsOfRun(const std::string& run);
