@@ -150,18 +150,36 @@ std::string Curve(const Series& series, const Scale& x, const Scale& y, size_t i
   return fmt::format("<path d=\"{}\" fill=\"none\" {}/>\n{}", path, Stroke(i), dots);
 }
 
-// A few names fit into the corner; more stand beside the field.
-constexpr size_t kNamesInside = 4;
-
-double WidthOf(const Plot& plot) {
-  if (plot.series.size() <= kNamesInside) return kEnd + 20;
+double LengthOfNames(const Plot& plot) {
   size_t longest = 0;
   for (const Series& series : plot.series) longest = std::max(longest, series.name.size());
-  return kEnd + 60 + 7 * static_cast<double>(longest);
+  return 60 + 7 * static_cast<double>(longest);
 }
 
-std::string Legend(const Plot& plot) {
-  const bool inside = plot.series.size() <= kNamesInside;
+// Whether a curve passes through the field's upper right corner, so wide and high.
+bool Passes(const Series& series, const Scale& x, const Scale& y, double width, double height) {
+  const auto in = [&](double px, double py) { return px > kEnd - width && py < kTop + height; };
+  for (size_t i = 0; i < series.points.size(); ++i) {
+    const auto& [x1, y1] = series.points[i];
+    const auto& [x0, y0] = series.points[i > 0 ? i - 1 : i];
+    if (!x.Shows(x0) || !y.Shows(y0) || !x.Shows(x1) || !y.Shows(y1)) continue;
+    for (double part = 0; part <= 1; part += 1.0 / 32)
+      if (in(x.Pixel(x0) + part * (x.Pixel(x1) - x.Pixel(x0)),
+             y.Pixel(y0) + part * (y.Pixel(y1) - y.Pixel(y0))))
+        return true;
+  }
+  return false;
+}
+
+// A few names fit into the corner, if no curve is there; else they stand beside the field.
+bool NamesInside(const Plot& plot, const Scale& x, const Scale& y) {
+  const double height = 10 + 18 * static_cast<double>(plot.series.size());
+  return plot.series.size() <= 4 && std::ranges::none_of(plot.series, [&](const Series& series) {
+           return Passes(series, x, y, LengthOfNames(plot), height);
+         });
+}
+
+std::string Legend(const Plot& plot, bool inside) {
   const double line = inside ? kEnd - 34 : kEnd + 14;
   const double row = std::min(18.0, (kBase - kTop) / static_cast<double>(plot.series.size()));
   std::string svg;
@@ -202,16 +220,17 @@ std::string SvgPlot(const Plot& plot) {
   }
   Check(!x.empty(), "plot", "'{}' must have a point to show, but has none", plot.title);
   x.Widen(), y.Widen();
+  const bool inside = NamesInside(plot, x, y);
   std::string svg = fmt::format(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0}\" height=\"{1}\" viewBox=\"0 0 {0} "
       "{1}\" "
       "font-family=\"sans-serif\">\n<rect width=\"{0}\" height=\"{1}\" fill=\"white\"/>\n",
-      WidthOf(plot), kHeight);
+      kEnd + (inside ? 20 : LengthOfNames(plot)), kHeight);
   svg += Axes(plot, x, y);
   for (size_t i = 0; i < plot.series.size(); ++i) {
     svg += Curve(plot.series[i], x, y, i);
   }
-  return svg + Legend(plot) + "</svg>\n";
+  return svg + Legend(plot, inside) + "</svg>\n";
 }
 
 }  // namespace linattn

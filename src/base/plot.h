@@ -26,7 +26,7 @@ struct Plot {
 };
 
 // The plot as an SVG document, readable by itself: 720 x 440 pixels, and wider if there are more
-// than 4 series, whose names then stand beside the field. Colours tell 8 series apart, dashes 24
+// than 4 series or one is in their names' corner; then these stand beside the field. Colours tell 8 series apart, dashes 24
 // more. Throws Error if there is no point to show.
 std::string SvgPlot(const Plot& plot);
 

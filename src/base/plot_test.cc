@@ -47,6 +47,15 @@ TEST(Plot, AFewSizesAreTheTicks) {
   EXPECT_THAT(svg, Not(HasSubstr(">10<")));
 }
 
+TEST(Plot, NamesStandWhereNoCurvePasses) {
+  const auto width = [](double end) {
+    const std::string svg = SvgPlot({.series = {{"line", {{0, 1}, {10, end}}}}});
+    return svg.substr(0, svg.find(" height"));
+  };
+  EXPECT_THAT(width(0), HasSubstr("width=\"720\""));
+  EXPECT_THAT(width(2), HasSubstr("width=\"788\""));
+}
+
 TEST(Plot, LeavesAGapWhereThereIsNoNumber) {
   constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
   const std::string svg =

@@ -78,7 +78,7 @@ LabResult RunSpeech(const LabOptions& options) {
   const auto report =
       nlohmann::json::parse(AsText(ReadFile(compare.directory + "/compare.json", "lab")));
   auto rows = report.at("mixers").get<std::vector<ComparedMixer>>();
-  const std::string metric = report.at("metric");
+  const std::string metric = MetricName(report.at("metric"));
   std::ranges::sort(rows, {}, &ComparedMixer::value);
   std::vector<std::string> values;
   for (const ComparedMixer& row : rows)

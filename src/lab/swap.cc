@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/plot.h"
 #include "model/model_file.h"
+#include "train/compare_report.h"
 #include "train/linearize.h"
 
 // Linear attention in the place of a trained model's softmax: one layer at a time, all at once, and
@@ -101,7 +102,7 @@ std::string Paragraph(const Swapped& s, const LinearizeOptions& options) {
       "reads what it used to read is then off by {:.2f} of its size on average (squared). {} steps "
       "that train the feature maps alone bring that to {:.2f} and the model to {:.3f}; {} steps of "
       "all weights to {:.3f}. The same from the command line: linattn linearize MODEL --out FILE.",
-      r.metric,
+      MetricName(r.metric),
       options.eval_examples > 0 ? fmt::format("{} examples", options.eval_examples)
                                 : "all examples",
       HeldOutName(r.model.config.task), r.before, s.elu1, alone.size(), others, r.swapped,
@@ -112,10 +113,11 @@ std::string Paragraph(const Swapped& s, const LinearizeOptions& options) {
 std::vector<LabPicture> Pictures(const Swapped& s) {
   const LinearizeResult& r = s.all;
   const auto everywhere = [&](double value) { return std::vector<double>(s.alone.size(), value); };
+  const std::string name = MetricName(r.metric);
   const Plot stages{
-      fmt::format("{} when softmax becomes linear attention", r.metric),
+      fmt::format("{} when softmax becomes linear attention", name),
       {"layer swapped, alone"},
-      {r.metric},
+      {name},
       {Layers("one layer swapped", s.alone), Layers("all swapped", everywhere(r.swapped)),
        Layers("recovered", everywhere(r.recovered)), Layers("softmax", everywhere(r.before))}};
   const Plot distance{"distance of each layer's attention from softmax's",

@@ -14,11 +14,6 @@
 namespace linattn {
 namespace {
 
-std::string MetricName(const std::string& metric) {
-  const std::string bits = "bits_per_";
-  return metric.starts_with(bits) ? "bits/" + metric.substr(bits.size()) : metric;
-}
-
 std::vector<nlohmann::json> Metrics(const std::string& run) {
   const std::string path = run + "/metrics.jsonl";
   std::error_code error;
@@ -87,6 +82,13 @@ std::string Short(double x) {
 }
 
 }  // namespace
+
+std::string MetricName(std::string metric) {
+  const std::string bits = "bits_per_";
+  if (metric.starts_with(bits)) metric.replace(0, bits.size(), "bits/");
+  std::ranges::replace(metric, '_', ' ');
+  return metric;
+}
 
 std::vector<std::pair<double, double>> EvaluationCurve(const std::string& run,
                                                        const std::string& metric) {

@@ -38,6 +38,9 @@ struct ComparisonFacts {
   int64_t state = 0;  // bytes that all states should take; 0: as they come
 };
 
+// For people: "bits/dim" of bits_per_dim, "phoneme error rate".
+std::string MetricName(std::string metric);
+
 // (step, metric) of a run's evaluations after step 0, from its metrics.jsonl; empty if there are
 // none.
 std::vector<std::pair<double, double>> EvaluationCurve(const std::string& run,
