@@ -96,13 +96,12 @@ std::string Line(double x0, double y0, double x1, double y1, const char* colour)
       y1, colour);
 }
 
-// A tick's value: at most five digits, then 1e5, 1e6, ...
+// A tick's value: at most five digits; from 1e5 on and below 1e-3 with an exponent.
 std::string Number(double tick) {
-  std::string text = fmt::format("{:.5g}", tick + 0.0);
-  for (const char* part : {"e+0", "e+"})
-    if (const size_t at = text.find(part); at != std::string::npos)
-      text.replace(at, std::string_view(part).size(), "e");
-  return text;
+  const double size = std::abs(tick);
+  if (size == 0 || (size >= 0.9995e-3 && size < 99999.5)) return fmt::format("{:.5g}", tick + 0.0);
+  const double exponent = std::floor(std::log10(size) + 1e-9);
+  return fmt::format("{:.3g}e{:.0f}", tick / std::pow(10, exponent), exponent);
 }
 
 std::string Axes(const Plot& plot, const Scale& x, const Scale& y) {

@@ -47,6 +47,13 @@ TEST(Plot, AFewSizesAreTheTicks) {
   EXPECT_THAT(svg, Not(HasSubstr(">10<")));
 }
 
+TEST(Plot, TicksAreShort) {
+  const std::string svg = SvgPlot(
+      {.x = {"N", true}, .y = {"error", true}, .series = {{"line", {{1e3, 1e-5}, {1e7, 1}}}}});
+  for (const char* tick : {">1000<", ">1e5<", ">1e6<", ">1e-5<", ">1e-4<", ">0.001<", ">1<"})
+    EXPECT_THAT(svg, HasSubstr(tick));
+}
+
 TEST(Plot, NamesStandWhereNoCurvePasses) {
   const auto width = [](double end) {
     const std::string svg = SvgPlot({.series = {{"line", {{0, 1}, {10, end}}}}});
