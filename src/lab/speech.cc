@@ -82,7 +82,8 @@ LabResult RunSpeech(const LabOptions& options) {
   std::ranges::sort(rows, {}, &ComparedMixer::value);
   std::vector<std::string> values;
   for (const ComparedMixer& row : rows)
-    values.push_back(fmt::format("{} {:.3f} ({:.2f} s a step)", row.mixer, row.value, row.step_s));
+    values.push_back(
+        fmt::format("{} {:.3f} ({:.3g} ms a step)", row.mixer, row.value, 1e3 * row.step_s));
   LabResult result;
   const std::string data = report.at("data");
   result.paragraph = fmt::format(
