@@ -29,7 +29,7 @@ class SwapExperiment : public ::testing::Test {
 TEST_F(SwapExperiment, MeasuresSoftmaxLayersOfAHybrid) {
   const LabResult result = Swap(lab_, TinyLinearize(3));
   EXPECT_THAT(result.paragraph, HasSubstr("all 2 softmax layers (the other 1 are no softmax)"));
-  EXPECT_THAT(result.paragraph, HasSubstr("bits_per_byte on 6 examples of the text's validation"));
+  EXPECT_THAT(result.paragraph, HasSubstr("bits/byte on 6 examples of the text's validation"));
   for (const std::string& text : {result.paragraph, result.pictures[0].svg, result.pictures[1].svg})
     EXPECT_EQ(text.find("nan"), text.npos) << text;
   const auto figures = nlohmann::json::parse(result.figures);
