@@ -20,7 +20,7 @@ constexpr size_t kBlock = 1 << 16;                   // bytes that are encoded t
 
 OpenPieceEncoder& Module() {
   int how = RTLD_NOW | RTLD_LOCAL;
-#ifndef __SANITIZE_ADDRESS__  // which cannot do it, and has no LibTorch beside it
+#ifndef LINATTN_SANITIZED  // which cannot do it, and has no LibTorch beside it
   how |= RTLD_DEEPBIND;       // the library's own protobuf, not one that is there already
 #endif
   static void* const module = dlopen(SiblingProgram(kPieceModule, kWhere).c_str(), how);

@@ -9,7 +9,7 @@
 #include "runtime/session.h"
 
 // A sanitizer brings a malloc of its own.
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#ifndef LINATTN_SANITIZED
 
 namespace {
 std::atomic<int64_t> g_allocations{0};
