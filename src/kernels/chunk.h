@@ -86,10 +86,10 @@ struct ForwardScratch {
     head.z += normaliser, head.next_z += normaliser;
     return head;
   }
-  // Before a chunk the state is `from`, and after it `to`; both hold states() floats.
+  // Before a chunk the state is `from`, and after it `to`; both hold states() floats, or are null.
   void SetStates(const ChunkShape& s, float* from, float* to) {
-    S = from, z = from + s.memories();
-    next_S = to, next_z = to + s.memories();
+    S = from, z = from == nullptr ? nullptr : from + s.memories();
+    next_S = to, next_z = to == nullptr ? nullptr : to + s.memories();
   }
 };
 

@@ -89,7 +89,8 @@ PackedMatrix PackedMatrix::Pack(const float* weight, const float* bias, int64_t 
     const float* row = weight + o * in;
     const float scale = type == WeightType::kInt8 ? Int8Scale(row, in) : 1;
     if (type == WeightType::kInt8) w.scale_[o] = scale;
-    uint32_t* to = w.memory_[o / kPanel * w.panel_lines()].words + o % kPanel;
+    uint32_t* const panel = w.memory_[o / kPanel * w.panel_lines()].words;
+    uint32_t* const to = panel + o % kPanel;
     for (int64_t i = 0; i < in; ++i) {
       const int64_t word = i / per_chunk * kChunkWords + i % kChunkWords;
       to[word * kPanel] |= WeightBits(type, row[i], scale, i % per_chunk / kChunkWords);
