@@ -78,7 +78,7 @@ BackwardScratch::BackwardScratch(const ChunkShape& s, Pieces& p) : ForwardScratc
   dF = p.Take(s.C * s.F), dFT = p.Take(s.F * 2 * s.C);
   dX = p.Take(s.C * s.K), dV = p.Take(s.C * s.V);
   ST = p.Take((1 - keeps) * s.memories());
-  L = p.Take(s.states()), l = L + s.memories();
+  L = p.Take(s.states()), l = Behind(L, s.memories());
   dNT = p.Take(keeps * s.V * 2 * s.C), dK = p.Take(keeps * s.C * s.F);
   dD = p.Take(keeps * s.C * s.F), dP = p.Take(keeps * s.C * s.C), P = p.Take(keeps * s.C * s.C);
   d_enter = p.Take(s.C * s.D), d_leave = p.Take(s.C * s.D), d_pass = p.Take(s.D);

@@ -88,8 +88,8 @@ struct ForwardScratch {
   }
   // Before a chunk the state is `from`, and after it `to`; both hold states() floats, or are null.
   void SetStates(const ChunkShape& s, float* from, float* to) {
-    S = from, z = from == nullptr ? nullptr : from + s.memories();
-    next_S = to, next_z = to == nullptr ? nullptr : to + s.memories();
+    S = from, z = Behind(from, s.memories());
+    next_S = to, next_z = Behind(to, s.memories());
   }
 };
 

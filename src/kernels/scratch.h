@@ -20,4 +20,7 @@ class Pieces {
   int64_t used_ = 0;
 };
 
+// `floats` behind a piece; null where pieces are only counted.
+inline float* Behind(float* piece, int64_t floats) { return piece ? piece + floats : nullptr; }
+
 }  // namespace linattn
