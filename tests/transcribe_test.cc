@@ -56,6 +56,9 @@ class TranscribeTest : public ::testing::Test {
       ModelConfig brief = Config(true);
       brief.max_len = 40;
       SaveModel(Path("brief"), brief, tensors);
+      ModelConfig bounded = brief;
+      bounded.position = "sinusoidal";
+      SaveModel(Path("bounded"), bounded, tensors);
       tensors["head.weight"][5] = NAN;
       SaveModel(Path("nan"), brief, tensors);
     }
@@ -206,6 +209,14 @@ TEST_F(TranscribeTest, WhoStopsAStreamLosesNothing) {
   Run(Path("causal") + " - --rate 8000 --save-state " + Path("t") + " < " + Path("a.pcm") +
       " | true");
   EXPECT_TRUE(std::filesystem::exists(Path("t")));
+}
+
+TEST_F(TranscribeTest, AStreamThatIsTooLongKeepsWhatWasHeard) {
+  const Result json = Run(Path("bounded") + " - --rate 8000 --json < " + Path("a.pcm"));
+  EXPECT_EQ(json.status, 2);
+  EXPECT_THAT(json.error, HasSubstr("40"));
+  ASSERT_TRUE(nlohmann::json::accept(json.out)) << json.out;
+  EXPECT_FALSE(nlohmann::json::parse(json.out)["phonemes"].get<std::string>().empty());
 }
 
 TEST_F(TranscribeTest, FilesLongerThanTheModelsMaximumAreReadAsStreams) {

@@ -124,6 +124,9 @@ class Listener {
     } catch (const OutputClosed&) {
       if (!o_.save_state.empty()) transcriber_.Save(o_.save_state);
       throw;
+    } catch (const Error&) {  // as at the maximum of a model that has one
+      Report();
+      throw;
     }
     Finish();
   }
@@ -142,6 +145,11 @@ class Listener {
       Say(transcriber_.Finish());
     else
       transcriber_.Save(o_.save_state);
+    Report();
+  }
+
+  // What was heard.
+  void Report() {
     if (!o_.json) return Write("\n");
     const auto samples = static_cast<double>(bytes_ / 2);
     PrintJson({{kind_, all_},
