@@ -125,7 +125,7 @@ class Listener {
       if (!o_.save_state.empty()) transcriber_.Save(o_.save_state);
       throw;
     } catch (const Error&) {  // as at the maximum of a model that has one
-      Report();
+      if (heard_) Report();
       throw;
     }
     Finish();
@@ -133,6 +133,7 @@ class Listener {
 
  private:
   void Say(const std::string& text) {
+    heard_ |= !text.empty();
     if (o_.json)
       all_ += text;
     else if (!text.empty())
@@ -162,6 +163,7 @@ class Listener {
   PcmStream input_;
   StreamTranscriber transcriber_;
   std::string all_;
+  bool heard_ = false;
   int64_t bytes_ = 0;
   const Clock::time_point start_ = Clock::now();
 };
