@@ -7,17 +7,14 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <csignal>
 #include <ctime>
 #include <utility>
 
+#include "base/steady_seconds.h"
+
 namespace linattn {
 namespace {
-
-double SteadySeconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 // Keeps a write to a closed pipe from killing the process: holds SIGPIPE back in this thread, and
 // swallows the one that the write raised.
@@ -96,10 +93,9 @@ void Progress::Finish() {
 
 std::string Progress::Summary(double now) const {
   const double elapsed = now - started_;
-  std::string line = options_.clock
-                         ? fmt::format("{}/{}", Duration(static_cast<double>(done_)),
-                                       Duration(static_cast<double>(total_)))
-                         : fmt::format("{} {}/{}", options_.unit, done_, total_);
+  std::string line = options_.clock ? fmt::format("{}/{}", Duration(static_cast<double>(done_)),
+                                                  Duration(static_cast<double>(total_)))
+                                    : fmt::format("{} {}/{}", options_.unit, done_, total_);
   if (done_ > start_ && elapsed > 0 && !options_.clock) {
     const double rate = static_cast<double>(done_ - start_) / elapsed;
     line += fmt::format("  {:.3g}/s", rate);

@@ -1,21 +1,11 @@
 #include "bench/timing.h"
 
 #include <algorithm>
-#include <chrono>
 
 #include "base/error.h"
+#include "base/steady_seconds.h"
 
 namespace linattn::bench {
-namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double Since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-}  // namespace
-
 Timing Summarise(std::vector<double> seconds) {
   Check(!seconds.empty(), "bench", "there must be a time to summarise, but there is none");
   std::sort(seconds.begin(), seconds.end());
@@ -26,16 +16,16 @@ Timing Summarise(std::vector<double> seconds) {
 }
 
 double SecondsOf(const std::function<void()>& work) {
-  const auto start = Clock::now();
+  const double start = SteadySeconds();
   work();
-  return Since(start);
+  return SteadySeconds() - start;
 }
 
 std::vector<Timing> TimeInTurns(const std::vector<Job>& jobs, double seconds, int64_t least,
                                 const std::function<void()>& check) {
   std::vector<std::vector<double>> times(jobs.size());
-  const auto start = Clock::now();
-  for (int64_t turn = -1; turn < least || Since(start) < seconds; ++turn) {
+  const double start = SteadySeconds();
+  for (int64_t turn = -1; turn < least || SteadySeconds() - start < seconds; ++turn) {
     for (size_t i = 0; i < jobs.size(); ++i) {
       check();
       for (int64_t n = 0; n < jobs[i].burst; ++n) {

@@ -1,4 +1,3 @@
-#include <chrono>
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -7,6 +6,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/progress.h"
+#include "base/steady_seconds.h"
 #include "cli/console.h"
 #include "cli/eval_speech.h"
 #include "cli/loaded_model.h"
@@ -136,12 +136,12 @@ void Run(const Options& o, const Common& common) {
   const char* unit = images ? "images" : "pieces";
   Progress progress(all.count, stderr,
                     {common.quiet ? Progress::Style::kQuiet : Progress::Style::kAuto, unit, {}});
-  const auto start = std::chrono::steady_clock::now();
+  const double start = SteadySeconds();
   const double nats = Score(o, model.model, all, progress);
-  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+  const double seconds = SteadySeconds() - start;
   const double per_token = nats / static_cast<double>(all.size());
   const double bits = nats / static_cast<double>(Units(all, model)) / std::numbers::ln2;
-  const double rate = static_cast<double>(all.count) / seconds.count();
+  const double rate = static_cast<double>(all.count) / seconds;
   if (o.json) {
     const nlohmann::json json = {
         {"data", o.data},        {"split", images ? o.split : ""}, {"count", all.count},

@@ -1,12 +1,12 @@
 #include "cli/eval_speech.h"
 
 #include <algorithm>
-#include <chrono>
 #include <map>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/progress.h"
+#include "base/steady_seconds.h"
 #include "cli/console.h"
 #include "cli/transcriber.h"
 #include "data/audio.h"
@@ -101,12 +101,11 @@ class SpeechEval {
 
 void EvalSpeech(const SpeechEvalOptions& o, const PackedModel& model) {
   SpeechEval eval(o, model);
-  const auto start = std::chrono::steady_clock::now();
+  const double start = SteadySeconds();
   const Sums sums = eval.Run();
-  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-  const double speed = static_cast<double>(sums.utterances) / seconds.count();
-  const bool phonemes = model.config().unit_kind == "phonemes";
-  const char* metric = phonemes ? "phoneme_error_rate" : "character_error_rate";
+  const double seconds = SteadySeconds() - start;
+  const double speed = static_cast<double>(sums.utterances) / seconds;
+  const std::string metric = ErrorRateName(model.config().unit_kind);
   if (o.json) {
     const nlohmann::ordered_json json = {{"data", o.data},
                                          {"split", o.split},

@@ -2,13 +2,13 @@
 
 #include <omp.h>
 
-#include <chrono>
 #include <cstdio>
 #include <memory>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "base/progress.h"
+#include "base/steady_seconds.h"
 #include "cli/console.h"
 #include "cli/generate_text.h"
 #include "cli/loaded_model.h"
@@ -92,9 +92,9 @@ void GenerateImages(const Options& o, const LoadedModel& model, const Common& co
     ThrowIfInterrupted();
     progress.Update(done);
   };
-  const auto start = std::chrono::steady_clock::now();
+  const double start = SteadySeconds();
   Generate(model.model, requests, options);
-  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+  const double seconds = SteadySeconds() - start;
   progress.Finish();
   std::vector<Image> pictures;
   for (const Request& request : requests) pictures.push_back(PictureOf(c, request.symbols));
@@ -103,7 +103,7 @@ void GenerateImages(const Options& o, const LoadedModel& model, const Common& co
   WriteGrid(pictures, grid);
   if (common.quiet || out == "-") return;
   Print("{}: {} images of {} x {}, seed {}, {:.2f} s, {:.2f} images/s\n", out, o.n, c.height,
-        c.width, seed, seconds.count(), static_cast<double>(o.n) / seconds.count());
+        c.width, seed, seconds, static_cast<double>(o.n) / seconds);
 }
 
 void GenerateText(const Options& o, const LoadedModel& model, const Common& common) {

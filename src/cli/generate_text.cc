@@ -5,9 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <cstdio>
-#include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -15,6 +13,8 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/steady_seconds.h"
+#include "bench/process_memory.h"
 #include "cli/console.h"
 #include "data/text_stream.h"
 #include "model/layer.h"
@@ -23,19 +23,6 @@
 
 namespace linattn::cli {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-double SecondsSince(Clock::time_point begin) {
-  return std::chrono::duration<double>(Clock::now() - begin).count();
-}
-
-// Bytes of the process in memory; 0 where /proc does not tell.
-int64_t ResidentBytes() {
-  std::ifstream file("/proc/self/statm");
-  int64_t pages = 0, resident = 0;
-  file >> pages >> resident;
-  return resident * sysconf(_SC_PAGESIZE);
-}
 
 // The prompt in blocks, so that one of any length takes little memory.
 class PromptReader {
@@ -237,15 +224,15 @@ class Timing {
   void Count(int64_t length) {
     if (every_ == 0 || ++count_ % every_ != 0) return;
     const nlohmann::json line = {{"tokens", length},
-                                 {"us_per_token", SecondsSince(begin_) * 1e6 / every_},
-                                 {"resident_bytes", ResidentBytes()}};
+                                 {"us_per_token", (SteadySeconds() - begin_) * 1e6 / every_},
+                                 {"resident_bytes", bench::ResidentBytes()}};
     fmt::print(stderr, "{}\n", line.dump());
-    begin_ = Clock::now();
+    begin_ = SteadySeconds();
   }
 
  private:
   int64_t every_, count_ = 0;
-  Clock::time_point begin_ = Clock::now();
+  double begin_ = SteadySeconds();
 };
 
 constexpr int64_t kStandardTokens = 256;
@@ -359,11 +346,11 @@ void GenerateText(const TextOptions& o, const LoadedModel& model) {
                                   .kept = std::max(kKept, LongestStop(o)),
                                   .label = o.label});
   Beginning(o, model.vocabulary, text).Read();
-  const Clock::time_point begin = Clock::now();
+  const double begin = SteadySeconds();
   const int64_t made = WriteTokens(o, text, model);
   if (o.quiet) return;
   fmt::print(stderr, "{} tokens, {:.0f} tokens/s, state {:.1f} kB\n", made,
-             static_cast<double>(made) / std::max(1e-9, SecondsSince(begin)),
+             static_cast<double>(made) / std::max(1e-9, SteadySeconds() - begin),
              static_cast<double>(text.state_bytes()) / 1000);
   if (!o.save_state.empty()) {
     fmt::print(stderr, "{}: state of {} tokens\n", o.save_state, text.length());

@@ -4,12 +4,12 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/steady_seconds.h"
 #include "cli/console.h"
 #include "cli/loaded_model.h"
 #include "cli/transcriber.h"
@@ -38,12 +38,6 @@ struct Options {
   bool json = false;
 };
 
-using Clock = std::chrono::steady_clock;
-
-double SecondsSince(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
 // File names need not be UTF-8, as JSON must.
 void PrintJson(const nlohmann::ordered_json& json) {
   Print("{}\n", json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
@@ -51,7 +45,7 @@ void PrintJson(const nlohmann::ordered_json& json) {
 
 void TranscribeFile(const Options& o, const std::string& file, const ModelConfig& c,
                     FileTranscriber& transcriber) {
-  const auto start = Clock::now();
+  const double start = SteadySeconds();
   const Audio audio = ReadAudio(file);
   const Transcript said = transcriber.Run(audio, file, o.beam);
   if (audio.cut) fmt::print(stderr, "{}: is cut: what there is of it was read\n", file);
@@ -61,7 +55,7 @@ void TranscribeFile(const Options& o, const std::string& file, const ModelConfig
       {"file", file},
       {c.unit_kind, text},
       {"audio_s", static_cast<double>(audio.samples.size()) / static_cast<double>(audio.rate)},
-      {"seconds", SecondsSince(start)}};
+      {"seconds", SteadySeconds() - start}};
   if (o.beam > 0) json["log_probability"] = said.log_probability;
   if (audio.cut) json["cut"] = true;
   PrintJson(json);
@@ -155,7 +149,7 @@ class Listener {
     const auto samples = static_cast<double>(bytes_ / 2);
     PrintJson({{kind_, all_},
                {"audio_s", samples / static_cast<double>(input_.rate())},
-               {"seconds", SecondsSince(start_)}});
+               {"seconds", SteadySeconds() - start_}});
   }
 
   const Options& o_;
@@ -165,7 +159,7 @@ class Listener {
   std::string all_;
   bool heard_ = false;
   int64_t bytes_ = 0;
-  const Clock::time_point start_ = Clock::now();
+  const double start_ = SteadySeconds();
 };
 
 void TranscribeStream(const Options& o, const PackedModel& model) {

@@ -89,6 +89,10 @@ Split SplitOf(const ManifestEntry& recording) {
 
 }  // namespace
 
+std::string ErrorRateName(const std::string& unit_kind) {
+  return unit_kind == "phonemes" ? "phoneme_error_rate" : "character_error_rate";
+}
+
 std::string ToString(const LeftOut& left_out) {
   const auto& [name, reason, detail] = left_out;
   return fmt::format("{}: {}{}{}", Printable(name), reason, detail.empty() ? "" : ": ", detail);

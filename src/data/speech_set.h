@@ -23,6 +23,9 @@ struct LeftOut {
   std::string detail{};  // what the reason leaves open, or empty
 };
 
+// What counts edits in units of the kind: "phoneme_error_rate", "character_error_rate".
+std::string ErrorRateName(const std::string& unit_kind);
+
 // "name: reason: detail"
 std::string ToString(const LeftOut& left_out);
 // "3 left out (2 no words, 1 too short)", most frequent first; of none "".
@@ -47,7 +50,8 @@ struct SpeechSource {
 
 // Splits: the manifest's where it says so; else by a hash of the name (FNV-1a, modulo 10): 0 test,
 // 1 validation, the rest train. In a manifest the name is the path as it is written there, so that
-// the same manifest is split alike wherever it lies and however its own path is spelled. Throws Error if the source is not there or gives no utterance.
+// the same manifest is split alike wherever it lies and however its own path is spelled. Throws
+// Error if the source is not there or gives no utterance.
 SpeechSet LoadSpeech(const SpeechSource& source);
 
 inline constexpr const char* kDictionary =

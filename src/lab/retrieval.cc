@@ -190,7 +190,8 @@ int64_t Capacity(const Series& series) {
 
 int64_t StateBytes(const Mixer& mixer) {
   const int64_t F = FeatureMapByName(mixer.feature_map).Features(kChannels);
-  return F * (kChannels + (mixer.normalised ? 1 : 0)) * static_cast<int64_t>(sizeof(float));
+  const MixerDims dims{.B = 1, .H = 1, .HV = 1, .K = kChannels, .F = F, .V = kChannels, .N = 1};
+  return mixer.state_floats(dims, {}, 0) * static_cast<int64_t>(sizeof(float));
 }
 
 // Curves that are the same one share a line of the plot, and its name.
@@ -218,7 +219,7 @@ struct Capacities {
   }
 };
 
-// How large the states are: what most of them take, then the others.
+// How large the states are: what the last of them takes, then those that differ.
 std::string Sizes(const Capacities& c) {
   const auto states = std::span(c.bytes).subspan(1);
   std::vector<std::string> others;

@@ -88,8 +88,7 @@ class SpeechTask : public Task {
   }
 
   std::vector<Metric> metrics() const override {
-    return {
-        {options_.model.unit_kind == "phonemes" ? "phoneme_error_rate" : "character_error_rate"}};
+    return {{ErrorRateName(options_.model.unit_kind)}};
   }
 
   std::string Summary() const override {

@@ -4,10 +4,10 @@
 #include <omp.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 
 #include "base/error.h"
+#include "base/steady_seconds.h"
 #include "bench/process_memory.h"
 #include "nn/loss.h"
 #include "nn/transformer.h"
@@ -17,12 +17,6 @@
 
 namespace linattn {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double SecondsSince(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 RunConfig ConfigOf(const BenchTrainOptions::Row& row, const std::string& dtype) {
   std::vector<std::string> sets{"train.dtype=" + dtype, "data.source=none"};
@@ -57,7 +51,7 @@ class Bench {
   }
 
   double StepSeconds() {
-    const auto start = Clock::now();
+    const double start = SteadySeconds();
     const auto loss = [&](const Batch& batch) {
       return TokenLoss(config_.model, model_.Forward(batch.inputs), batch.targets).sum(at::kDouble);
     };
@@ -65,7 +59,7 @@ class Bench {
     Check(update.made, "bench",
           "loss and gradient must be finite before a step is timed, but are {} and {}", update.loss,
           update.norm);
-    return SecondsSince(start);
+    return SteadySeconds() - start;
   }
 
  private:

@@ -4,12 +4,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <memory>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "base/progress.h"
+#include "base/steady_seconds.h"
 #include "base/temporary_directory.h"
 #include "model/layer.h"
 #include "nn/transformer.h"
@@ -21,10 +21,6 @@ namespace linattn {
 namespace {
 
 constexpr const char* kWhere = "linearize";
-
-double Now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 Transformer FromFile(const ModelFile& file, const LinearizeOptions& options) {
   Transformer model(file.config);
@@ -112,7 +108,7 @@ class Part {
     const auto progress =
         o.steps > 0 ? work_.NewProgress(o.steps, "step")
                     : work_.NewProgress(static_cast<int64_t>(std::ceil(seconds)), "seconds");
-    const double start = Now();
+    const double start = SteadySeconds();
     int64_t step = 0;
     double done = share > 0 ? 0 : 1;
     while (done < 1 && in_a_row_ < kMostSkips && !work_.Stop()) {
@@ -120,7 +116,7 @@ class Part {
           optimiser_.Learn({work_.task->TrainBatch(step)}, loss, lr * Rate(step, done), kClip);
       ++step;
       Count(step, update, *progress);
-      const double elapsed = Now() - start;
+      const double elapsed = SteadySeconds() - start;
       done = o.steps > 0 ? static_cast<double>(step) / static_cast<double>(o.steps)
                          : elapsed / seconds;
       const std::string text = fmt::format("{}: {:.4f}", name_, update.loss);

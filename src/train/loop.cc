@@ -4,7 +4,6 @@
 #include <torch/utils.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <filesystem>
 #include <map>
@@ -12,6 +11,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/progress.h"
+#include "base/steady_seconds.h"
 #include "model/model_file.h"
 #include "nn/transformer.h"
 #include "tasks/task.h"
@@ -26,10 +26,6 @@ namespace {
 
 constexpr const char* kVocabularyFile = "/vocabulary.model";  // in a run's directory, for export
 constexpr const char* kLeftOutFile = "/left-out.txt";         // "name: why" of each
-
-double Seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 // While it lives, the model's weights are their running means (if there are any).
 class UseAverages {
@@ -193,7 +189,7 @@ class Run {
   void Report(const StepReport& report);
   bool Done() const;
   bool Due(int64_t every) const { return every > 0 && state_.step % every == 0; }
-  double Elapsed() const { return state_.wall_s + Seconds() - started_; }
+  double Elapsed() const { return state_.wall_s + SteadySeconds() - started_; }
   double TokensPerSecond() const { return step_s_ > 0 ? step_tokens_ / step_s_ : 0; }
   // Of the machine's multiply-adds; 0 if its peak is not known.
   double FractionOfPeak() const {
@@ -217,7 +213,7 @@ class Run {
   std::unique_ptr<Metrics> metrics_;
   std::unique_ptr<Progress> progress_;
   RunState state_;
-  double started_ = Seconds(), saved_ = Seconds();
+  double started_ = SteadySeconds(), saved_ = SteadySeconds();
   double step_s_ = 0, step_tokens_ = 0, step_flops_ = 0;  // of a step, running means
   int64_t first_step_ = 0, saved_step_ = -1, skipped_in_a_row_ = 0;
   double measured_from_ = 0;  // when the third step of this process began
@@ -255,7 +251,7 @@ bool Run::Restore(const RunConfig& was) {
 }
 
 Run::StepReport Run::Step() {
-  const double begin = Seconds();
+  const double begin = SteadySeconds();
   std::vector<Batch> batches;
   for (int64_t i = 0; i < t_.accumulate; ++i) {
     batches.push_back(task_->TrainBatch(state_.step * t_.accumulate + i));
@@ -274,7 +270,7 @@ Run::StepReport Run::Step() {
     RefuseOrSkip(report, batches.front());
   }
   ++state_.step;
-  CountWork(batches, Seconds() - begin);
+  CountWork(batches, SteadySeconds() - begin);
   return report;
 }
 
@@ -330,9 +326,9 @@ void Run::RefuseOrSkip(const StepReport& report, const Batch& batch) {
 void Run::SettleTotal() {
   if (state_.total > 0) return;
   const int64_t measured = state_.step - first_step_ - 2;
-  if (measured == 0) measured_from_ = Seconds();
+  if (measured == 0) measured_from_ = SteadySeconds();
   if (measured <= 0) return;
-  const double budget_s = t_.minutes * 60, measured_s = Seconds() - measured_from_;
+  const double budget_s = t_.minutes * 60, measured_s = SteadySeconds() - measured_from_;
   const bool enough = measured >= 4 && (measured_s > std::min(20.0, 0.05 * budget_s));
   if (!enough && state_.step < t_.warmup) return;
   const double step_s = measured_s / static_cast<double>(measured);
@@ -361,7 +357,7 @@ bool Run::Improves() const {
 
 // The task's first figure of merit on the held-out set; a new best is exported.
 double Run::Evaluate() {
-  const double begin = Seconds();
+  const double begin = SteadySeconds();
   learner_.model.SetTraining(false);
   const Score score = [&] {
     const UseAverages guard(learner_.parameters, learner_.average.get());
@@ -369,7 +365,7 @@ double Run::Evaluate() {
   }();
   learner_.model.SetTraining(true);
   metric_ = score.headline();
-  eval_s_ = Seconds() - begin;
+  eval_s_ = SteadySeconds() - begin;
   state_.evaluated_step = state_.step;
   std::vector<Metrics::Value> values = {{"loss", Mean(score.loss)}};
   AddFigures(score, values);
@@ -411,10 +407,10 @@ void Run::Save() {
         Fault::kInternal);
   }
   state_.wall_s = Elapsed();
-  started_ = Seconds();
+  started_ = SteadySeconds();
   SaveCheckpoint(checkpoints_.Path(state_.step), state_, config_, learner_.Tensors());
   checkpoints_.Prune(t_.keep, state_.best_step);
-  saved_ = Seconds();
+  saved_ = SteadySeconds();
   saved_step_ = state_.step;
 }
 
@@ -461,7 +457,7 @@ RunResult Run::Loop() {
       save |= state_.best_step == state_.step;
     }
     if (Due(t_.sample_every)) Sample();
-    save |= t_.checkpoint_minutes > 0 && Seconds() - saved_ > 60 * t_.checkpoint_minutes;
+    save |= t_.checkpoint_minutes > 0 && SteadySeconds() - saved_ > 60 * t_.checkpoint_minutes;
     if (save) Save();
     if (options_.on_step) options_.on_step(state_.step);
     if (progress_->closed()) result.end = RunResult::End::kLogClosed;
